@@ -1,0 +1,60 @@
+# make demo   the whole story in three minutes: train, kill a worker, see that nothing was lost
+# make test   every test, quick ones first
+# make lint   style, types, layers
+#
+# TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= cpu
+
+bin := $(VENV)/bin
+pip := $(bin)/python -m pip --disable-pip-version-check install --quiet
+constraint := $(if $(filter cuda,$(TORCH)),,-c constraints/cpu.txt)
+pytest := $(bin)/pytest
+
+# One stamp per set of packages: a second run installs nothing, a changed pyproject.toml installs anew.
+run_stamp := $(VENV)/.installed-run-$(TORCH)
+dev_stamp := $(VENV)/.installed-dev-$(TORCH)
+
+.PHONY: help demo test quick engine ray e2e lint venv clean
+
+help:
+	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
+
+demo: $(run_stamp)
+	@$(bin)/elastrain demo
+
+test: quick engine ray e2e
+
+quick: $(dev_stamp)
+	$(pytest) -m "not engine and not ray and not e2e"
+
+engine ray e2e: $(dev_stamp)
+	$(pytest) -m $@
+
+lint: $(dev_stamp)
+	$(bin)/ruff check .
+	$(bin)/mypy
+	$(bin)/lint-imports
+
+venv: $(dev_stamp)
+
+$(bin)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	  f"elastrain needs Python 3.11 or newer, this is {v.major}.{v.minor}: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: pip then meets a torch that is there already, and does not look for the CUDA build.
+$(run_stamp): pyproject.toml constraints/cpu.txt | $(bin)/python
+	@echo "installing elastrain with torch ($(TORCH)), about two minutes the first time ..."
+	$(pip) $(constraint) "torch>=2.9"
+	$(pip) $(constraint) -e ".[all]"
+	@touch $@
+
+$(dev_stamp): $(run_stamp)
+	$(pip) $(constraint) -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
