@@ -10,8 +10,8 @@ Nothing here knows torch or numpy: a value is anything that has `+` (and `+=` wh
 """
 
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Climber(Generic[T]):
         self.count = count
         self.parts: dict[Node, T] = {}
         self._root = root_node(count)
-        self._inplace = inplace
+        self._add: Callable[[Any, Any], Any] = operator.iadd if inplace else operator.add
 
     def add(self, leaf: int, value: T) -> None:
         """Takes the value of one microbatch."""
@@ -118,7 +118,7 @@ class Climber(Generic[T]):
         self.parts[node] = value
 
     def _sum(self, left: T, right: T) -> T:
-        total: T = operator.iadd(left, right) if self._inplace else operator.add(left, right)
+        total: T = self._add(left, right)
         return total
 
 
