@@ -1,0 +1,259 @@
+"""Control is everything that the API may ask of the service, one method per question.
+
+All methods are synchronous and thread-safe, take who is asking as `actor`, and return plain dicts in the
+shapes of the API (times RFC 3339, no NaN). They raise the errors of `errors.py`, and nothing else on purpose.
+A job is named by its id or an unambiguous beginning of it; what another project owns is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from elastrain.service import commands, driver_line, listings, submission, views
+from elastrain.service.auth import Actor, Auth
+from elastrain.service.changes import Changes
+from elastrain.service.clock import Clock, SystemClock
+from elastrain.service.logs import LogReader
+from elastrain.service.objects import Objects
+from elastrain.service.packages import Packages, PackageUpload
+from elastrain.service.readiness import Readiness
+from elastrain.service.settings import Settings
+from elastrain.service.store import Store
+from elastrain.trainers.storage import Storage
+
+__all__ = ["Actor", "Control"]
+
+Json = dict[str, Any]
+
+
+class Control:
+    """The facade over store and object storage. Holds nothing that a restart would miss."""
+
+    def __init__(
+        self,
+        store: Store,
+        storage: Storage,
+        settings: Settings,
+        *,
+        ping_ray: Callable[[], str],
+        clock: Clock | None = None,
+        changes: Changes | None = None,
+    ) -> None:
+        """ping_ray: returns Ray's version, or raises with the reason why it cannot be reached."""
+        self.store = store
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.changes = changes or Changes()
+        self.auth = Auth(store, self.clock)
+        self.objects = Objects(storage)
+        self.packages = Packages(store, storage, settings, self.clock)
+        self._logs = LogReader(store, storage)
+        self._submission = submission.Submission(store, self.packages, self.clock, self.changes)
+        self._commands = commands.Commands(store, self.clock, self.changes)
+        self._drivers = driver_line.DriverLine(store, settings, self.clock, self.changes)
+        self._readiness = Readiness(store, storage, ping_ray, self.clock)
+
+    # -- who is asking
+
+    def authenticate(self, bearer: str | None) -> Actor:
+        """Raises Unauthenticated."""
+        return self.auth.authenticate(bearer)
+
+    def me(self, actor: Actor) -> Json:
+        """{id, name, role, project}"""
+        return actor.view()
+
+    # -- jobs
+
+    def submit(
+        self, spec: Mapping[str, Any], *, actor: Actor, idempotency_key: str | None = None
+    ) -> tuple[Json, bool]:
+        """-> (job, created). created is False if this key was used for the same spec before.
+
+        Raises Invalid with a pointer per wrong field, Forbidden, Conflict (key used for another spec).
+        """
+        return self._submission.submit(spec, actor, idempotency_key)
+
+    def dry_run(self, spec: Mapping[str, Any], *, actor: Actor) -> Json:
+        """{spec, schedulable, would_get, blocked_by, warnings}; raises as `submit`."""
+        return self._submission.dry_run(spec, actor)
+
+    def list_jobs(
+        self,
+        *,
+        actor: Actor,
+        status: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Json:
+        """{items: [job], next_cursor}, newest first. status: one or several, comma-separated; label: key:value."""
+        return listings.jobs(self.store, actor, status, project, label, limit, cursor)
+
+    def job(self, job_id: str, *, actor: Actor) -> Json:
+        """The job as the contract has it."""
+        with self.store.read() as tx:
+            return views.job(tx, listings.find(tx, job_id, actor))
+
+    def patch(self, job_id: str, body: Mapping[str, Any], *, actor: Actor) -> Json:
+        """Change workers {min, max}, priority or labels of a live job. Raises Invalid, Forbidden, Conflict."""
+        return self._commands.patch(job_id, body, actor)
+
+    def cancel(self, job_id: str, *, actor: Actor) -> Json:
+        """The job, cancelling or cancelled; repeating gives the same. Raises Conflict once it ended otherwise."""
+        return self._commands.cancel(job_id, actor)
+
+    def preempt_all(self, message: str) -> list[str]:
+        """Ask every job with an open attempt to checkpoint and go back to the queue; returns their ids.
+
+        Costs none of their retries. For `up`, which ends them before it ends Ray.
+        """
+        return self._commands.preempt_all(message)
+
+    def open_attempts(self) -> list[str]:
+        """Ids of the jobs that have a driver now or are getting one."""
+        return listings.open_attempts(self.store)
+
+    # -- what a job leaves behind
+
+    def events(self, job_id: str, *, actor: Actor, after: int = 0, limit: int = 100) -> Json:
+        """{items: [{id, at, type, message, data}], next_cursor}; id is the position, `after` excludes it."""
+        return listings.events(self.store, actor, job_id, after, limit)
+
+    def metrics(
+        self,
+        job_id: str,
+        *,
+        actor: Actor,
+        names: Collection[str] | None = None,
+        from_step: int = 0,
+        points: int = 1000,
+    ) -> Json:
+        """{name: [[step, value, at], ...], ..., superseded: [[from, to, attempt], ...]}, steps ascending.
+
+        At most `points` per name, evenly thinned, the newest always among them.
+        """
+        return listings.metrics(self.store, actor, job_id, names, from_step, points)
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        actor: Actor,
+        worker: str | None = None,
+        attempt: int | None = None,
+        offset: int | None = None,
+        limit: int = 65536,
+        tail: int | None = None,
+        cursor: str | None = None,
+    ) -> Json:
+        """{items: [{offset, at, worker, attempt, text}], next_offset, next_cursor, size, truncated}
+
+        With a worker: `limit` bytes of its file from `offset`; next_offset continues. Without: all workers of
+        the attempt, in the order in which their output arrived; next_cursor continues. tail: the last n lines.
+        """
+        with self.store.read() as tx:
+            row = listings.find(tx, job_id, actor)
+        return self._logs.lines(row, worker, attempt, offset, limit, tail, cursor)
+
+    def log_bytes(
+        self, job_id: str, *, actor: Actor, worker: str, attempt: int | None = None, offset: int = 0
+    ) -> tuple[int, Iterator[bytes]]:
+        """(bytes that follow, the raw output of a worker from `offset` on)"""
+        with self.store.read() as tx:
+            row = listings.find(tx, job_id, actor)
+        return self._logs.raw(row, worker, attempt, offset)
+
+    def workers(self, job_id: str, *, actor: Actor, attempt: int | None = None) -> Json:
+        """{items: [worker], next_cursor: None} of the current attempt, or of the one asked for."""
+        return listings.workers(self.store, actor, job_id, attempt)
+
+    def generations(self, job_id: str, *, actor: Actor, limit: int = 100, cursor: str | None = None) -> Json:
+        """{items: [generation], next_cursor}, oldest first, over all attempts."""
+        return listings.generations(self.store, actor, job_id, limit, cursor)
+
+    def checkpoints(self, job_id: str, *, actor: Actor) -> Json:
+        """{items: [checkpoint], next_cursor: None}, oldest first."""
+        return listings.checkpoints(self.store, actor, job_id)
+
+    def checkpoint_file(
+        self, job_id: str, step: int | str, file: str, *, actor: Actor
+    ) -> tuple[int, Iterator[bytes]]:
+        """(bytes, the contents) of a file that the checkpoint lists; step may be "latest"."""
+        with self.store.read() as tx:
+            row = listings.find(tx, job_id, actor)
+            checkpoint = listings.find_checkpoint(tx, row, step)
+        return self.objects.checkpoint_file(row.id, checkpoint, file)
+
+    def feed(
+        self, job_id: str, *, actor: Actor, after: int, kinds: Collection[str], limit: int = 500
+    ) -> Json:
+        """What happened after a position, for Server-Sent Events; kinds among event, metric, log.
+
+        {rows: [{position, kind, data}], position, end}: continue after `position`; `end` is the job's final
+        {status, reason, message, failed_by} once it has ended and all rows are out, else None.
+        metric data: {step, at, attempt, epoch_no, values: {name: value}}; log data: {offset, at, worker,
+        attempt, text}, where text may hold several lines.
+        """
+        with self.store.read() as tx:
+            row = listings.find(tx, job_id, actor)
+            page = listings.feed(tx, row, after, kinds, limit)
+        self._logs.fill(row.id, page["rows"])
+        return page
+
+    # -- code packages
+
+    def package_upload(
+        self, sha256: str, *, actor: Actor, project: str = "default", declared_bytes: int | None = None
+    ) -> PackageUpload:
+        """A sink for the bytes: write(chunk)..., then finish() -> created; use it as a context manager.
+
+        Raises TooLarge, Invalid, Forbidden.
+        """
+        return self.packages.upload(sha256, actor, project, declared_bytes)
+
+    def has_package(self, sha256: str, *, actor: Actor, project: str = "default") -> bool:
+        """Whether the package is there and this project may use it."""
+        return self.packages.has(sha256, actor, project)
+
+    # -- the whole
+
+    def cluster(self, *, actor: Actor) -> Json:
+        """{nodes: [{id, alive, resources, used}], capacity_max, reachable, detail, at}, as last seen."""
+        return listings.cluster(self.store)
+
+    def queue(self, *, actor: Actor) -> Json:
+        """{items: [{id, name, project, priority, position, blocked_by, short_of}], next_cursor: None}"""
+        return listings.queue(self.store, actor)
+
+    def version(self) -> Json:
+        """{server, api, min_client}"""
+        return views.version()
+
+    def readyz(self) -> Json:
+        """{ready, checks: {database|objects|ray|reconciler: {ok, detail, age_s}}}, at most 10 s old."""
+        return self._readiness.check()
+
+    def database_ok(self) -> bool:
+        """For `/healthz?db=1`: whether the store takes a write now."""
+        return self._readiness.database_ok()
+
+    # -- drivers: these check the driver's own secrets, not an actor
+
+    def driver_claim(self, body: Mapping[str, Any]) -> Json:
+        """{protocol, job, attempt, code, nonce} -> what an attempt needs to start. Raises Forbidden, Invalid."""
+        return self._drivers.claim(body)
+
+    def driver_facts(self, token: str, body: Mapping[str, Any]) -> Json:
+        """{attempt, first_seq, facts} -> {acked_seq, desired_version}. Raises Gone, Unauthenticated, Invalid."""
+        return self._drivers.facts(token, body)
+
+    def driver_desired(self, token: str, version: int, wait_s: float = 0.0) -> Json:
+        """{version, desired, workers: {min, max, target}, checkpoint_no}.
+
+        Answers at once if the version differs from the given one, else after wait_s at most (the calling
+        thread waits; an async caller passes 0 and watches `changes`). Raises Gone, Unauthenticated.
+        """
+        return self._drivers.desired(token, version, wait_s)
