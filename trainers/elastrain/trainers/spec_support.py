@@ -1,0 +1,141 @@
+"""What a spec may not say though each field is sound: contradictions, and what comes later."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elastrain.trainers.spec_errors import FieldError, show
+
+if TYPE_CHECKING:
+    from elastrain.trainers.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault between fields. fields: the top-level fields that it comes from."""
+
+    pointer: str
+    detail: str
+    fields: frozenset[str]
+
+    @property
+    def error(self) -> FieldError:
+        return {"pointer": self.pointer, "detail": self.detail}
+
+
+def contradictions(spec: "JobSpec") -> list[Fault]:
+    """Fields that do not fit each other."""
+    return [*_length(spec), *_batch(spec), *_workers(spec), *_schedule(spec), *_optimizer(spec)]
+
+
+def unsupported(spec: "JobSpec") -> list[Fault]:
+    """What a later version brings: refused rather than ignored."""
+    faults = []
+    for place, allowed, remedy in _NOT_YET:
+        value: Any = spec
+        for part in place.split("."):
+            value = getattr(value, part)
+        if not allowed(value):
+            shown = show(value.model_dump(mode="json") if hasattr(value, "model_dump") else value)
+            detail = f"{place} {shown} is not supported yet: {remedy}"
+            faults.append(Fault("/" + place.replace(".", "/"), detail, frozenset({place.split(".")[0]})))
+    return faults
+
+
+def worker_range(error: FieldError, spec: "JobSpec") -> FieldError:
+    """The error, with the allowed range where it is about the number of workers."""
+    if error["pointer"] not in ("/workers", "/workers/min", "/workers/max"):
+        return error
+    return {**error, "detail": f"{error['detail']} (allowed: {_allowed(spec)})"}
+
+
+def _allowed(spec: "JobSpec") -> str:
+    per_group = spec.workers.per_group
+    most = spec.microbatches // per_group * per_group
+    step = f" in steps of {per_group}" if per_group > 1 else ""
+    return f"{per_group} to {most} workers{step}, as batch.size / batch.microbatch is {spec.microbatches}"
+
+
+def _is(wanted: object) -> Callable[[Any], bool]:
+    return lambda value: bool(value == wanted)
+
+
+_NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
+    # field, what is supported, remedy
+    ("strategy.name", _is("all_reduce"), "use all_reduce"),
+    ("aggregate", _is("gradients"), "use gradients"),
+    ("compression", _is("none"), "use none"),
+    ("workers.spares", _is(0), "use 0"),
+    ("resources.gpu", _is(0), "use 0; training runs on CPU"),
+    ("resources.memory", _is(None), "leave it out"),
+    ("resources.accelerator", _is(None), "leave it out"),
+    ("resources.labels", _is({}), "leave it out"),
+    ("resources.custom", _is({}), "leave it out"),
+    ("checkpoint.best", _is(None), "leave it out; the newest ones are kept"),
+    ("requirements", _is([]), "install them where the workers run, and leave it out"),
+    ("image", _is(None), "leave it out; workers run in the cluster's own image"),
+    ("secrets", _is([]), "leave it out"),
+    ("resume_from", _is(None), "leave it out; a job resumes from its own checkpoints"),
+    ("timeout_s", _is(None), "leave it out, and cancel the job yourself"),
+]
+
+
+def _length(spec: "JobSpec") -> list[Fault]:
+    if (spec.epochs is None) != (spec.steps is None):
+        return []
+    got = "neither" if spec.epochs is None else f"epochs {spec.epochs} and steps {spec.steps}"
+    return [_fault("/epochs", f"give exactly one of epochs and steps, got {got}", "epochs", "steps")]
+
+
+def _batch(spec: "JobSpec") -> list[Fault]:
+    size, microbatch = spec.batch.size, spec.batch.microbatch
+    if size % microbatch == 0:
+        return []
+    near = [n for n in range(1, size + 1) if size % n == 0]
+    best = min(near, key=lambda n: abs(n - microbatch))
+    detail = f"{microbatch} does not divide batch.size {size}: use {best}, for example"
+    return [_fault("/batch/microbatch", detail, "batch")]
+
+
+def _workers(spec: "JobSpec") -> list[Fault]:
+    workers, faults = spec.workers, []
+    if workers.min > workers.max:
+        detail = (
+            f"workers.min {workers.min} is more than workers.max {workers.max} (allowed: {_allowed(spec)})"
+        )
+        faults.append(_fault("/workers/min", detail, "workers"))
+    for bound in ("min", "max"):
+        number = getattr(workers, bound)
+        if number % workers.per_group:
+            detail = f"{number} is not a multiple of workers.per_group (allowed: {_allowed(spec)})"
+            faults.append(_fault(f"/workers/{bound}", detail, "workers"))
+    if spec.batch.size % spec.batch.microbatch == 0 and workers.max > spec.microbatches:
+        detail = (
+            f"{workers.max} workers are more than the {spec.microbatches} microbatches of a step "
+            f"(allowed: {_allowed(spec)}); a smaller batch.microbatch allows more"
+        )
+        faults.append(_fault("/workers/max", detail, "workers", "batch"))
+    return faults
+
+
+def _schedule(spec: "JobSpec") -> list[Fault]:
+    schedule, faults = spec.schedule, []
+    if schedule.min_lr > spec.optimizer.lr:
+        detail = f"min_lr {schedule.min_lr} is more than optimizer.lr {spec.optimizer.lr}: use at most that"
+        faults.append(_fault("/schedule/min_lr", detail, "schedule", "optimizer"))
+    if spec.steps is not None and schedule.warmup_steps > spec.steps:
+        detail = f"warmup_steps {schedule.warmup_steps} is more than steps {spec.steps}: use at most that"
+        faults.append(_fault("/schedule/warmup_steps", detail, "schedule", "steps"))
+    return faults
+
+
+def _optimizer(spec: "JobSpec") -> list[Fault]:
+    sgd = spec.optimizer
+    if sgd.name != "sgd" or not sgd.nesterov or (sgd.momentum and not sgd.dampening):
+        return []
+    detail = f"needs momentum above 0 and dampening 0, got {sgd.momentum} and {sgd.dampening}"
+    return [_fault("/optimizer/nesterov", detail, "optimizer")]
+
+
+def _fault(pointer: str, detail: str, *fields: str) -> Fault:
+    return Fault(pointer, detail, frozenset(fields))
