@@ -58,7 +58,7 @@ class SGD:
         self, param: Tensor, grad: Tensor, state: State, t: int, lr: float, weight_decay: float
     ) -> None:
         spec = self.spec
-        grad = _decayed(grad, param, weight_decay)
+        grad = _decayed(_downhill(grad, self.spec), param, weight_decay)
         if spec.momentum:
             buffer = state["momentum_buffer"]
             if t == 1:
@@ -87,10 +87,11 @@ class Adam:
     ) -> None:
         beta1, beta2 = self.spec.betas
         mean, square = state["exp_avg"], state["exp_avg_sq"]
-        if not self.decoupled:
-            grad = _decayed(grad, param, weight_decay)
-        elif weight_decay:
+        grad = _downhill(grad, self.spec)
+        if self.decoupled and weight_decay:
             param.mul_(1 - lr * weight_decay)
+        elif weight_decay:
+            grad = _decayed(grad, param, weight_decay)
         mean.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         if self.spec.amsgrad:
@@ -119,7 +120,7 @@ class RMSprop:
         self, param: Tensor, grad: Tensor, state: State, t: int, lr: float, weight_decay: float
     ) -> None:
         spec = self.spec
-        grad = _decayed(grad, param, weight_decay)
+        grad = _decayed(_downhill(grad, self.spec), param, weight_decay)
         square = state["square_avg"]
         square.mul_(spec.alpha).addcmul_(grad, grad, value=1 - spec.alpha)
         if spec.centered:
@@ -151,7 +152,7 @@ class Adagrad:
     def update(
         self, param: Tensor, grad: Tensor, state: State, t: int, lr: float, weight_decay: float
     ) -> None:
-        grad = _decayed(grad, param, weight_decay)
+        grad = _decayed(_downhill(grad, self.spec), param, weight_decay)
         total = state["sum"]
         total.addcmul_(grad, grad, value=1)
         root = total.sqrt().add_(self.spec.eps)
@@ -169,6 +170,11 @@ def rule(spec: OptimizerSpec) -> Rule:
             return RMSprop(spec)
         case AdagradSpec():
             return Adagrad(spec)
+
+
+def _downhill(grad: Tensor, spec: OptimizerSpec) -> Tensor:
+    """The gradient to go against; a new tensor where the spec maximises."""
+    return grad.neg() if spec.maximize else grad
 
 
 def _decayed(grad: Tensor, param: Tensor, weight_decay: float) -> Tensor:
