@@ -1,0 +1,101 @@
+"""The rules of the house that a tool can check."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE_ROOTS = ("api", "service", "trainers")
+LONGEST_FILE = 300  # lines
+LONGEST_FUNCTION = 60  # lines
+TORCH_FREE = (
+    *("spec", "storage", "membership", "messages", "coordinator", "attempt", "launcher", "local_launcher"),
+    *("driver", "reporter", "ray_launcher", "agent", "logs", "code", "data", "tree", "schedules"),
+)
+
+
+def sources() -> list[Path]:
+    return sorted(path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("*.py"))
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize("root", SOURCE_ROOTS)
+def test_no_init_file_makes_one_source_root_hide_the_other_two(root: str) -> None:
+    assert not (ROOT / root / "elastrain" / "__init__.py").exists()
+    assert not (ROOT / root / "__init__.py").exists()
+
+
+def test_the_three_parts_import_in_one_direction_only() -> None:
+    result = run(sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()")
+    assert result.returncode == 0, result.stdout
+
+
+def test_ruff_has_nothing_to_say() -> None:
+    result = run(sys.executable, "-m", "ruff", "check", ".")
+    assert result.returncode == 0, result.stdout
+
+
+def test_mypy_strict_has_nothing_to_say() -> None:
+    result = run(sys.executable, "-m", "mypy")
+    assert result.returncode == 0, result.stdout
+
+
+def test_no_file_outgrows_one_idea() -> None:
+    long = {str(path.relative_to(ROOT)): n for path in sources() if (n := _lines(path)) >= LONGEST_FILE}
+    assert not long, f"split these by idea, {LONGEST_FILE} lines are too many: {long}"
+
+
+def test_no_function_outgrows_a_screen() -> None:
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": length
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > LONGEST_FUNCTION
+    }
+    assert not long, f"over {LONGEST_FUNCTION} lines: {long}"
+
+
+def test_what_runs_without_torch_never_imports_it() -> None:
+    """Also not by a detour: the driver has to start fast, and the service image has no torch at all."""
+    names = [f"elastrain.trainers.{name}" for name in TORCH_FREE]
+    program = f"""
+import importlib, sys
+for name in {names!r}:
+    importlib.import_module(name)
+    assert "torch" not in sys.modules, f"{{name}} imports torch"
+"""
+    result = run(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_service_and_the_command_line_start_without_torch_and_ray() -> None:
+    program = """
+import sys
+import elastrain.api.app, elastrain.api.cli, elastrain.client, elastrain.service.control
+heavy = sorted({"torch", "ray", "sklearn"} & set(sys.modules))
+assert not heavy, f"imported at the start: {heavy}"
+"""
+    result = run(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
