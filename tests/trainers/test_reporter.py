@@ -1,0 +1,214 @@
+"""The driver's line when the service is away, slow, restarted, or no longer ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from elastrain.trainers import reporter as module
+from elastrain.trainers.reporter import Buffer, Reporter, encode
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Service:
+    """The service's side of the line: takes each number once, and can be told to fail."""
+
+    def __init__(self) -> None:
+        self.facts: list[dict[str, Any]] = []
+        self.answers: list[int | Exception] = []  # what to do with the next posts, before it takes them
+        self.refuse: Callable[[dict[str, Any]], bool] = lambda fact: False
+        self.lose_next_reply = False
+        self.desired: dict[str, Any] = {"version": 1, "desired": "run"}
+        self.gone = False
+
+    async def handle(self, request: httpx.Request) -> httpx.Response:
+        assert request.headers["Authorization"] == "Bearer secret"
+        if self.gone:
+            return httpx.Response(410)
+        if request.url.path == "/v1/driver/desired":
+            version = int(request.url.params["version"])
+            while self.desired["version"] == version and not self.gone:
+                await asyncio.sleep(0.01)
+            return httpx.Response(410) if self.gone else httpx.Response(200, json=self.desired)
+        if self.answers:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return httpx.Response(answer)
+        body = json.loads(request.content)
+        assert body["attempt"] == 3
+        if any(map(self.refuse, body["facts"])):
+            return httpx.Response(422)
+        for seq, fact in enumerate(body["facts"], body["first_seq"]):
+            if seq == len(self.facts) + 1:
+                self.facts.append(fact)
+            assert seq <= len(self.facts), "a number was left out"
+        if self.lose_next_reply:
+            self.lose_next_reply = False
+            raise httpx.ReadError("the answer was lost")
+        return httpx.Response(200, json={"acked_seq": len(self.facts)})
+
+
+class Driver:
+    def __init__(self, service: Service) -> None:
+        self.desired: list[Any] = []
+        self.superseded = 0
+        self.reporter = Reporter(
+            "http://service",
+            "secret",
+            3,
+            on_desired=lambda d: self.desired.append(d["desired"]),
+            on_superseded=self._superseded,
+            transport=httpx.MockTransport(service.handle),
+        )
+
+    def _superseded(self) -> None:
+        self.superseded += 1
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(module, "LAST_RETRY_S", 0.01)
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+
+
+def metric(step: int, loss: float = 0.5) -> dict[str, Any]:
+    return {"kind": "metric", "step": step, "values": {"loss": loss}}
+
+
+def steps(service: Service) -> list[int]:
+    return [fact["step"] for fact in service.facts if fact["kind"] == "metric"]
+
+
+async def test_a_burst_of_facts_arrives_whole_and_in_order() -> None:
+    service = Service()
+    driver = Driver(service)
+    driver.reporter.start(1)
+    for step in range(5000):
+        driver.reporter.add(metric(step))
+    assert await driver.reporter.close(10) == 0
+    assert steps(service) == list(range(5000))
+
+
+async def test_a_service_that_is_away_gets_everything_when_it_is_back() -> None:
+    service = Service()
+    service.answers = [httpx.ConnectError("refused"), 503, 500, httpx.ReadTimeout("slow"), 502, 429]
+    driver = Driver(service)
+    driver.reporter.start(1)
+    for step in range(10):
+        driver.reporter.add(metric(step))
+        await asyncio.sleep(0.003)
+    assert await driver.reporter.close(10) == 0
+    assert steps(service) == list(range(10))
+
+
+async def test_a_lost_answer_makes_no_fact_count_twice() -> None:
+    service = Service()
+    service.lose_next_reply = True
+    driver = Driver(service)
+    driver.reporter.start(1)
+    driver.reporter.add(metric(1))
+    driver.reporter.add(metric(2))
+    await asyncio.sleep(0.1)
+    driver.reporter.add(metric(3))
+    assert await driver.reporter.close(10) == 0
+    assert steps(service) == [1, 2, 3]
+
+
+async def test_one_fact_that_the_service_refuses_does_not_hold_up_the_others() -> None:
+    service = Service()
+    service.refuse = lambda fact: fact.get("step") == 5
+    driver = Driver(service)
+    driver.reporter.start(1)
+    for step in range(10):
+        driver.reporter.add(metric(step))
+    assert await driver.reporter.close(10) == 0
+    assert steps(service) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+async def test_a_service_that_never_comes_back_costs_only_the_time_that_was_given() -> None:
+    service = Service()
+    service.answers = [503] * 100_000
+    driver = Driver(service)
+    driver.reporter.start(1)
+    driver.reporter.add(metric(1))
+    driver.reporter.add({"kind": "outcome", "outcome": "succeeded"})
+    assert await driver.reporter.close(0.1) == 2
+
+
+async def test_a_superseded_attempt_learns_it_from_either_side_of_the_line() -> None:
+    for speaks in (True, False):
+        service = Service()
+        service.gone = True
+        driver = Driver(service)
+        driver.reporter.start(1)
+        if speaks:
+            driver.reporter.add(metric(1))
+        await asyncio.sleep(0.1)
+        assert driver.superseded >= 1
+        assert await driver.reporter.close(10) == 0
+
+
+async def test_a_change_of_the_desired_state_arrives_once() -> None:
+    service = Service()
+    driver = Driver(service)
+    driver.reporter.start(1)
+    await asyncio.sleep(0.05)
+    assert driver.desired == []
+    service.desired = {"version": 2, "desired": "pause"}
+    await asyncio.sleep(0.1)
+    service.desired = {"version": 3, "desired": "cancel"}
+    await asyncio.sleep(0.1)
+    await driver.reporter.close(1)
+    assert driver.desired == ["pause", "cancel"]
+
+
+def test_what_is_kept_for_a_lost_service_stays_small_and_holds_every_event() -> None:
+    buffer = Buffer(limit_bytes=100_000)
+    for step in range(50_000):
+        buffer.add(metric(step))
+        if step % 1000 == 0:
+            buffer.add({"kind": "event", "type": "checkpoint.saved", "data": {"step": step}})
+            buffer.add({"kind": "progress", "step": step})
+            buffer.add({"kind": "metric", "step": step, "values": {"val_loss": 1.0}})
+    facts = []
+    while batch := buffer.take():
+        facts += [json.loads(fact.body) for fact in batch]
+    assert sum(len(encode(fact)) for fact in facts) <= 100_000
+    assert [f["data"]["step"] for f in facts if f["kind"] == "event"] == list(range(0, 50_000, 1000))
+    evaluated = [f["step"] for f in facts if "val_loss" in f.get("values", {})]
+    assert evaluated == list(range(0, 50_000, 1000))
+    kept = [f["step"] for f in facts if "loss" in f.get("values", {})]
+    gaps = [b - a for a, b in pairwise(kept)]
+    assert kept == sorted(kept) and kept[-1] == 49_999 and kept[0] <= max(gaps) < 1000
+    assert [f["step"] for f in facts if f["kind"] == "progress"][-1] == 49_000
+
+
+def test_numbers_that_json_does_not_know_travel_as_words() -> None:
+    assert json.loads(encode({"a": float("nan"), "b": [float("inf"), -float("inf"), 1.5]})) == {
+        "a": "NaN",
+        "b": ["Infinity", "-Infinity", 1.5],
+    }
+    with pytest.raises(TypeError):
+        encode({"a": object()})
+
+
+def test_a_fact_is_kept_as_it_was_when_it_happened() -> None:
+    buffer = Buffer()
+    fact = metric(1)
+    buffer.add(fact)
+    fact["step"] = 2
+    assert json.loads(buffer.take()[0].body)["step"] == 1
