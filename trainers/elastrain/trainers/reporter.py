@@ -197,7 +197,7 @@ class Reporter:
 
 
 class Buffer:
-    """Facts in order, in bounded memory: the metrics of training are thinned evenly, everything else stays."""
+    """Facts in order, in bounded memory: the metrics of training are thinned evenly, all else stays."""
 
     def __init__(self, limit_bytes: int = BUFFER_BYTES) -> None:
         self._limit = limit_bytes
@@ -238,19 +238,23 @@ class Buffer:
         self._bytes += sum(len(fact.body) for fact in facts)
 
     def _thin(self) -> None:
-        """Keep half as many metrics, evenly, and of progress only the newest; events are never dropped."""
-        self._stride *= 2
-        progress = next((fact for fact in reversed(self._facts) if fact.kind == "progress"), None)
-        self._facts = deque(
-            fact
-            for fact in self._facts
-            if (fact.number is None or fact.number % self._stride == 0 or fact.number == self._metrics)
-            and (fact.kind != "progress" or fact is progress)
-        )
-        self._bytes = sum(len(fact.body) for fact in self._facts)
+        """Halve what is kept: fewer metrics, evenly, and of progress the newest. Events are never dropped."""
+        newest = next((fact for fact in reversed(self._facts) if fact.kind == "progress"), None)
+        self._keep(lambda fact: fact.kind != "progress" or fact is newest)
+        self._keep(self._on_stride)  # those that came since the last time
+        while self._bytes > self._limit // 2 and self._stride <= self._metrics:
+            self._stride *= 2
+            self._keep(self._on_stride)
         log.warning("the service is away: of the kept metrics only one in %d stays", self._stride)
         # what cannot be thinned may grow: try again only once as much as this has come
         self._limit = max(self._limit, 2 * self._bytes)
+
+    def _on_stride(self, fact: _Encoded) -> bool:
+        return fact.number is None or fact.number % self._stride == 0 or fact.number == self._metrics
+
+    def _keep(self, wanted: Callable[[_Encoded], bool]) -> None:
+        self._facts = deque(filter(wanted, self._facts))
+        self._bytes = sum(len(fact.body) for fact in self._facts)
 
 
 def encode(value: Any) -> bytes:
