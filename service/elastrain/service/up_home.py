@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,17 @@ class Home:
         return self.path / "objects"
 
     @property
-    def ray_token_file(self) -> Path:
-        """Path of Ray's token; the token is made at the first call."""
-        self._secret("ray-token", lambda: secrets.token_hex(32))
-        return self.path / "ray-token"
+    def token_file(self) -> Path:
+        """The admin token that the local command line uses."""
+        return self.path / "token"
 
-    def admin_token(self) -> str:
-        """The token that the local command line uses; made at the first call."""
-        return self._secret("token", lambda: "et_" + secrets.token_urlsafe(32))
+    @property
+    def ray_token_file(self) -> Path:
+        """Ray's token; made at the first call."""
+        path = self.path / "ray-token"
+        if not path.exists():
+            _publish(path, secrets.token_hex(32))
+        return path
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A JSON file of HOME; None if it is not there, or was cut short by a crash."""
@@ -89,12 +92,6 @@ class Home:
                 yield
             finally:
                 self.forget("server.json")
-
-    def _secret(self, name: str, make: Callable[[], str]) -> str:
-        path = self.path / name
-        if not path.exists():
-            _publish(path, make())
-        return path.read_text().strip()
 
 
 def _publish(path: Path, text: str) -> None:

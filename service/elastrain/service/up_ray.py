@@ -1,8 +1,5 @@
 """The Ray head of `elastrain up`: in a session of its own, it outlives the service and is taken over again.
 
-    absent --start()--> starting --ready()--> up --process gone--> absent (the supervisor starts it again)
-                                              up --stop()--------> absent
-
 It listens on the loopback only, on ports of its own, asks everybody for HOME's Ray token, and keeps its
 files in a short folder of its own (a socket's path has at most 107 bytes). `ray stop` is never used: it would
 end every Ray on the machine.
@@ -17,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -26,13 +22,13 @@ from elastrain.service.up_home import Home
 from elastrain.service.up_ports import LOOPBACK, RayPorts, choose_ray_ports
 from elastrain.service.up_processes import MARK, ProcessId, belonging_to, end_all
 
-START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 1.0  # Ray keeps nothing that a longer one would save
+LOG_LINES = 15
 LONGEST_TEMP_DIR = 40  # bytes; Ray adds up to 65 to it for its sockets
 
 
 class RayFailed(Exception):
-    """Ray did not start. The message holds the end of its log."""
+    """Ray cannot be started here. The message says what to change."""
 
 
 class RayHead:
@@ -114,15 +110,10 @@ class RayHead:
         )
         return False
 
-    def wait(self, timeout_s: float = START_TIMEOUT_S, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Return once Ray is ready. Raises RayFailed if it ended, took longer, or somebody gave up."""
-        deadline = time.monotonic() + timeout_s
-        while not self.ready():
-            if not self.alive:
-                raise RayFailed(f"Ray ended while it started. The end of {self.log_file}:\n{self._log_end()}")
-            if time.monotonic() > deadline or given_up():
-                raise RayFailed(f"Ray took over {timeout_s:.0f} s ({self.log_file}):\n{self._log_end()}")
-            time.sleep(0.1)
+    def why(self) -> str:
+        """The end of Ray's log, for people to read."""
+        lines = self.log_file.read_text(errors="replace").splitlines() if self.log_file.exists() else []
+        return "\n".join([f"the end of {self.log_file}:", *lines[-LOG_LINES:]])
 
     def stop(self) -> list[ProcessId]:
         """End every process of the head and of the jobs on it. Returns what would not go: usually nothing."""
@@ -173,9 +164,6 @@ class RayHead:
             # A dead actor's children die with it, also those in a session of their own.
             "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
         }
-
-    def _log_end(self, lines: int = 15) -> str:
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
 
 
 def _short_folder() -> Path:
