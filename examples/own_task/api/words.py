@@ -1,0 +1,3 @@
+"""The two classes by name."""
+
+ARMS = ("left arm", "right arm")
