@@ -1,0 +1,31 @@
+"""The REST application, put together from finished parts."""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from elastrain.api import errors
+from elastrain.api.door import Door, documented
+from elastrain.api.replies import Reply
+from elastrain.api.routes import checkpoints, cluster, driver, feeds, health, jobs, packages
+from elastrain.service.control import Control
+
+
+def create_app(control: Control) -> FastAPI:
+    """The app over one service. It holds no state of its own: two of them on one store are as good as one."""
+    app = FastAPI(
+        title="elastrain",
+        summary="Elastic training on Ray: workers join, leave and die while the job trains on.",
+        version=version("elastrain"),
+        default_response_class=Reply,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.control = control
+    app.add_middleware(Door, control=control)
+    errors.install(app)
+    app.include_router(health.router)
+    app.include_router(driver.router, prefix="/v1")
+    for part in (jobs, feeds, checkpoints, packages, cluster):
+        app.include_router(part.router, prefix="/v1", dependencies=[documented])
+    return app

@@ -1,0 +1,34 @@
+"""What routes have in common: the service, names in paths, the documented errors."""
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query, Request
+
+from elastrain.api.schemas.service import Problem
+from elastrain.service.control import Control
+
+
+def control(request: Request) -> Control:
+    """The service behind this app."""
+    found: Control = request.app.state.control
+    return found
+
+
+Service = Annotated[Control, Depends(control)]
+JobId = Annotated[
+    str,
+    Path(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$",
+        description="The job's id; it may be shortened while unique.",
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+
+Answers = dict[int | str, dict[str, Any]]
+
+
+def refusals(*statuses: int) -> Answers:
+    """The problems that a route may answer with, for its documentation."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"model": Problem, "content": content} for status in statuses}

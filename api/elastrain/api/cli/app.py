@@ -1,0 +1,23 @@
+"""All commands in one application."""
+
+import typer
+
+from elastrain.api.cli import checkpoints, cluster, feeds, jobs, local, watch
+from elastrain.api.cli.failures import guarded
+
+EXIT_CODES = (
+    "Exit codes: 0 ok, 1 job failed or was cancelled, 2 usage, 3 not found, 4 not allowed, 5 conflict, "
+    "6 timed out, 7 server unreachable, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="elastrain",
+    help="Elastic training: workers join, leave and die while the job trains on.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for part in (local, jobs, watch, feeds, checkpoints, cluster):
+    for command in part.COMMANDS:
+        app.command()(guarded(command))

@@ -1,0 +1,81 @@
+"""The door: every request needs a bearer token, also for paths that do not exist, but for a short list.
+
+It stands in front of the router, so a new route is closed without doing anything for it.
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from elastrain.api.errors import render
+from elastrain.service.control import Actor, Control
+from elastrain.service.errors import ServiceError, TooLarge, Unauthenticated
+
+# nothing here names a job, a user or an address
+OPEN = frozenset({("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz")})
+# these check the driver's one-time code or its own token themselves
+DRIVERS = frozenset(
+    {("POST", "/v1/driver/claim"), ("POST", "/v1/driver/facts"), ("GET", "/v1/driver/desired")}
+)
+# the most bytes of a JSON body; packages stream past it, with the service's own limit
+BODY_MAX = 16 * 2**20
+
+
+class Door:
+    """ASGI middleware that turns a token into the request's actor or answers 401."""
+
+    def __init__(self, app: ASGIApp, control: Control) -> None:
+        self.app = app
+        self.control = control
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                await self.enter(scope)
+            except ServiceError as error:
+                await render(error)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    async def enter(self, scope: Scope) -> None:
+        """Raises Unauthenticated or TooLarge; otherwise the request may pass, with its actor in its state."""
+        headers = Headers(scope=scope)
+        way = (scope["method"], scope["path"])
+        if way not in OPEN and way not in DRIVERS:
+            scope.setdefault("state", {})["actor"] = await run_in_threadpool(
+                self.control.authenticate, bearer(headers.get("authorization"))
+            )
+        length = headers.get("content-length", "")
+        if length.isdigit() and int(length) > BODY_MAX and not scope["path"].startswith("/v1/packages/"):
+            raise TooLarge(f"The body has {length} bytes, the limit is {BODY_MAX}.")
+
+
+def bearer(header: str | None) -> str | None:
+    """The token of an `Authorization: Bearer` header, or None."""
+    scheme, _, token = (header or "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def driver_token(request: Request) -> str:
+    """The driver's own token; raises Unauthenticated if the call carries none."""
+    token = bearer(request.headers.get("authorization"))
+    if token is None:
+        raise Unauthenticated("This call needs the token that the driver's claim returned.")
+    return token
+
+
+def actor(request: Request) -> Actor:
+    """Who is asking, as the door found it."""
+    found: Actor = request.state.actor
+    return found
+
+
+Asker = Annotated[Actor, Depends(actor)]
+# only documents the door in OpenAPI; the door itself has already answered when this runs
+documented = Depends(
+    HTTPBearer(auto_error=False, description="A token; `elastrain up` writes one to HOME/token.")
+)

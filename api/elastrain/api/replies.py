@@ -1,0 +1,36 @@
+"""JSON as this API writes it: strict, with the numbers that JSON lacks as text."""
+
+import json
+import math
+from typing import Any
+
+from starlette.responses import Response
+
+
+def speakable(value: Any) -> Any:
+    """`value` with NaN and the infinities as "NaN", "Infinity", "-Infinity"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(key): speakable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [speakable(item) for item in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Strict JSON text on one line. The walk is taken only when a number asks for it."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(speakable(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+class Reply(Response):
+    """A JSON answer, returned as it is: a declared response model documents, it does not filter."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        # a lone surrogate in a user's text cannot be encoded: it is replaced, not refused
+        return dumps(content).encode("utf-8", "replace")

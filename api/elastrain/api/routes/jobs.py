@@ -1,0 +1,100 @@
+"""Jobs: submit, list, look at, change, cancel, and the workers and generations that they have."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Query
+
+from elastrain.api.asking import Cursor, JobId, Limit, Service, refusals
+from elastrain.api.door import Asker
+from elastrain.api.replies import Reply
+from elastrain.api.schemas.jobs import DryRun, Job, JobPage, JobPatch
+from elastrain.api.schemas.training import GenerationPage, WorkerPage
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], responses=refusals(401, 403, 422))
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="The same key with the same body gives the same job."),
+]
+SPEC_EXAMPLE = {
+    "name": "digits",
+    "task": "elastrain.trainers.tasks.digits:Digits",
+    "optimizer": {"name": "adam", "lr": 0.001},
+    "batch": {"size": 256, "microbatch": 32},
+    "epochs": 5,
+    "workers": {"min": 1, "max": 4},
+}
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=Job | DryRun,
+    responses={**refusals(409), 200: {"model": Job | DryRun, "description": "Known already, or a dry run"}},
+)
+def submit(
+    service: Service,
+    asker: Asker,
+    spec: Annotated[dict[str, Any], Body(examples=[SPEC_EXAMPLE])],
+    idempotency_key: IdempotencyKey = None,
+    dry_run: bool = False,
+) -> Reply:
+    """Stores a job, to be scheduled; with `dry_run` only says what would happen."""
+    if dry_run:
+        return Reply(service.dry_run(spec, actor=asker))
+    job, created = service.submit(spec, actor=asker, idempotency_key=idempotency_key)
+    headers = {"Location": f"/v1/jobs/{job['id']}"}
+    return Reply(job, status_code=201 if created else 200, headers=headers)
+
+
+@router.get("", response_model=JobPage)
+def list_jobs(
+    service: Service,
+    asker: Asker,
+    status: Annotated[
+        str | None, Query(max_length=200, description="One or several, comma-separated.")
+    ] = None,
+    project: Annotated[str | None, Query(max_length=63)] = None,
+    label: Annotated[str | None, Query(max_length=200, description="`key:value`.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Reply:
+    """Jobs, newest first."""
+    page = service.list_jobs(
+        actor=asker, status=status, project=project, label=label, limit=limit, cursor=cursor
+    )
+    return Reply(page)
+
+
+@router.get("/{job}", response_model=Job, responses=refusals(404))
+def get_job(service: Service, asker: Asker, job: JobId) -> Reply:
+    """One job in full."""
+    return Reply(service.job(job, actor=asker))
+
+
+@router.patch("/{job}", response_model=Job, responses=refusals(404, 409))
+def patch_job(service: Service, asker: Asker, job: JobId, change: JobPatch) -> Reply:
+    """Changes a live job: its range of workers, priority or labels."""
+    return Reply(service.patch(job, change.model_dump(exclude_unset=True), actor=asker))
+
+
+@router.post("/{job}/cancel", status_code=202, response_model=Job, responses=refusals(404, 409))
+def cancel(service: Service, asker: Asker, job: JobId) -> Reply:
+    """Asks for the job's end; `cancelled` is only reached once all its processes are gone."""
+    return Reply(service.cancel(job, actor=asker), status_code=202)
+
+
+@router.get("/{job}/workers", response_model=WorkerPage, responses=refusals(404))
+def workers(
+    service: Service, asker: Asker, job: JobId, attempt: Annotated[int | None, Query(ge=1)] = None
+) -> Reply:
+    """The workers of the current attempt (or of the one asked for), those that left included."""
+    return Reply(service.workers(job, actor=asker, attempt=attempt))
+
+
+@router.get("/{job}/generations", response_model=GenerationPage, responses=refusals(404))
+def generations(
+    service: Service, asker: Asker, job: JobId, limit: Limit = 100, cursor: Cursor = None
+) -> Reply:
+    """Every fixed set of workers that the job has had, and how long forming it paused training."""
+    return Reply(service.generations(job, actor=asker, limit=limit, cursor=cursor))

@@ -1,0 +1,136 @@
+"""A job as the API answers with it, and what may be asked of it."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from elastrain.api.schemas.base import AT, JOB_ID, FailedBy, Number, Status, example
+
+
+class Transition(BaseModel):
+    status: Status
+    reason: str | None
+    at: str
+    actor: str | None
+
+
+class JobWorkers(BaseModel):
+    min: int
+    max: int
+    target: int | None = Field(description="How many workers the scheduler wants now.")
+    active: int = Field(description="How many train at this moment.")
+
+
+class Progress(BaseModel):
+    step: int
+    total_steps: int | None
+    epoch: float | None
+    eta_s: Number | None
+    samples_per_s: Number | None
+
+
+class QueuePlace(BaseModel):
+    position: int
+    blocked_by: str | None
+
+
+class Counters(BaseModel):
+    attempts: int
+    retries_left: int
+    workers_replaced: int
+    steps_skipped: int
+
+
+JOB: dict[str, Any] = {
+    "id": JOB_ID,
+    "name": "digits",
+    "project": "default",
+    "status": "running",
+    "reason": None,
+    "message": None,
+    "failed_by": None,
+    "since": AT,
+    "desired": "run",
+    "attempt": 1,
+    "spec": {"name": "digits", "task": "elastrain.trainers.tasks.digits:Digits"},
+    "workers": {"min": 1, "max": 4, "target": 2, "active": 2},
+    "progress": {"step": 12, "total_steps": 30, "epoch": 2, "eta_s": 9.5, "samples_per_s": 486.2},
+    "queue": None,
+    "metrics": {"latest": {"loss": 0.41, "lr": 0.001}},
+    "warnings": [],
+    "advice": [],
+    "account": {},
+    "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
+    "links": {"ray_dashboard": None},
+    "created_at": AT,
+    "started_at": AT,
+    "finished_at": None,
+    "transitions": [{"status": "queued", "reason": None, "at": AT, "actor": "admin"}],
+    "allowed_actions": ["cancel", "scale"],
+}
+
+
+class Job(BaseModel):
+    """A submitted job: what is wanted, what is observed, and how far it is."""
+
+    model_config = example(JOB)
+    id: str
+    name: str
+    project: str
+    status: Status
+    reason: str | None = Field(description="Why it is in this status, from a closed list.")
+    message: str | None = Field(description="For people; a failed job's first traceback.")
+    failed_by: FailedBy | None = None
+    since: str
+    desired: str
+    attempt: int
+    spec: dict[str, Any]
+    workers: JobWorkers
+    progress: Progress
+    queue: QueuePlace | None
+    metrics: dict[str, Any]
+    warnings: list[Any]
+    advice: list[Any] | str | None
+    account: Any
+    counters: Counters
+    links: dict[str, str | None]
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    transitions: list[Transition]
+    allowed_actions: list[str]
+
+
+class JobPage(BaseModel):
+    model_config = example({"items": [JOB], "next_cursor": None})
+    items: list[Job]
+    next_cursor: str | None
+
+
+class DryRun(BaseModel):
+    """What a submit of this spec would do; nothing was stored."""
+
+    model_config = example(
+        {"spec": JOB["spec"], "schedulable": True, "would_get": 4, "blocked_by": None, "warnings": []}
+    )
+    spec: dict[str, Any]
+    schedulable: bool
+    would_get: int
+    blocked_by: str | None
+    warnings: list[Any]
+
+
+class WorkerRange(BaseModel):
+    min: int
+    max: int
+
+
+class JobPatch(BaseModel):
+    """What may change on a live job; fields left out stay as they are."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"workers": {"min": 2, "max": 6}}]}
+    )
+    workers: WorkerRange | None = Field(None, description="The new range of workers; checked like a submit.")
+    priority: int | None = Field(None, description="Higher first.")
+    labels: dict[str, str] | None = Field(None, description="Replaces the job's labels.")

@@ -1,0 +1,133 @@
+"""The entry to a service: submit, find and list jobs, look at the cluster."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from elastrain.client import spec_file
+from elastrain.client.errors import NotFound
+from elastrain.client.home import discover
+from elastrain.client.http import Http
+from elastrain.client.jobs import Job
+from elastrain.client.package import Package, pack
+
+
+class Client:
+    """Talks to one service: the one given, that of ELASTRAIN_URL and ELASTRAIN_TOKEN, or the local one.
+
+    Every call raises ElastrainError's children only (see errors.py).
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        address = discover(url, token)
+        self.http = Http(address.url, address.token, transport)
+
+    def submit(
+        self,
+        spec: str | Path | Mapping[str, Any],
+        working_dir: str | Path | None = None,
+        overrides: Iterable[str] = (),
+    ) -> Job:
+        """Submits a spec (a YAML file or a mapping), with `overrides` such as `optimizer.lr=0.01`.
+
+        The code in `working_dir` is uploaded unless the service has it already.
+        """
+        body = self.prepare(spec, working_dir, overrides)
+        key = {"Idempotency-Key": str(uuid.uuid4())}  # a try whose answer was lost gives no second job
+        return Job(self.http, self.http.json("POST", "/v1/jobs", json=body, headers=key))
+
+    def dry_run(
+        self,
+        spec: str | Path | Mapping[str, Any],
+        working_dir: str | Path | None = None,
+        overrides: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """What a submit would do: the completed spec, whether it can be scheduled, warnings."""
+        body = self.prepare(spec, working_dir, overrides)
+        answer: dict[str, Any] = self.http.json("POST", "/v1/jobs", json=body, params={"dry_run": "true"})
+        return answer
+
+    def prepare(
+        self, spec: str | Path | Mapping[str, Any], working_dir: str | Path | None, overrides: Iterable[str]
+    ) -> dict[str, Any]:
+        """The spec as it will be sent, its code uploaded."""
+        body = spec_file.override(spec_file.read(spec), overrides)
+        if working_dir is not None:
+            with pack(Path(working_dir)) as package:
+                self.upload(package, str(body.get("project") or "default"))
+                body["code"] = package.sha256
+        return body
+
+    def upload(self, package: Package, project: str) -> bool:
+        """Sends a package unless the project has it; returns whether it was sent."""
+        path, params = f"/v1/packages/{package.sha256}", {"project": project}
+        try:
+            self.http.send("HEAD", path, params=params)
+            return False
+        except NotFound:
+            pass
+        headers = {"Content-Type": "application/zip", "Content-Length": str(package.size)}
+        self.http.send("PUT", path, params=params, headers=headers, body=package.chunks)
+        return True
+
+    def job(self, job_id: str) -> Job:
+        """A job by its id or an unambiguous beginning of it. Raises NotFound."""
+        return Job(self.http, self.http.json("GET", f"/v1/jobs/{job_id}"))
+
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Job]:
+        """Jobs, newest first; all of them, page after page, or at most `limit`."""
+        wished = {"status": status, "project": project, "label": label}
+        params: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
+        left = limit
+        while left is None or left > 0:
+            params["limit"] = min(left or 100, 100)
+            page = self.http.json("GET", "/v1/jobs", params=params)
+            yield from (Job(self.http, item) for item in page["items"])
+            left = None if left is None else left - len(page["items"])
+            params["cursor"] = page["next_cursor"]
+            if not params["cursor"]:
+                return
+
+    def cluster(self) -> dict[str, Any]:
+        """The nodes, what they have and what is in use."""
+        found: dict[str, Any] = self.http.json("GET", "/v1/cluster")
+        return found
+
+    def queue(self) -> list[dict[str, Any]]:
+        """The jobs that wait, first first."""
+        items: list[dict[str, Any]] = self.http.json("GET", "/v1/queue")["items"]
+        return items
+
+    def version(self) -> dict[str, str]:
+        found: dict[str, str] = self.http.json("GET", "/v1/version")
+        return found
+
+    def me(self) -> dict[str, Any]:
+        """Whose token this is."""
+        found: dict[str, Any] = self.http.json("GET", "/v1/me")
+        return found
+
+    def close(self) -> None:
+        self.http.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

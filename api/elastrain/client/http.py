@@ -1,0 +1,101 @@
+"""The client's line to the service: one token, few retries, errors by the caller's next move."""
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from elastrain.client.errors import ElastrainError, Unreachable, from_problem
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+PAUSES_S = (0.2, 1.0, 3.0)  # between tries; every request of ours may be repeated safely
+
+
+class Http:
+    """Requests under `url` with a bearer token. Raises ElastrainError's children, never httpx errors."""
+
+    def __init__(self, url: str, token: str, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url
+        self._client = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=TIMEOUT,
+            transport=transport,
+            verify=_trust(url),
+            trust_env=not _loopback(url),  # a proxy for the outside must not get between us and this machine
+        )
+
+    def json(self, method: str, path: str, **request: Any) -> Any:
+        """The answer's JSON body, with a few tries when nobody answers."""
+        return self.send(method, path, **request).json()
+
+    def send(
+        self, method: str, path: str, *, body: Callable[[], Any] | None = None, **request: Any
+    ) -> httpx.Response:
+        """A whole response; `body` makes a fresh request body for each try. Raises as the class says."""
+        for pause_s in (*PAUSES_S, None):
+            try:
+                content = {} if body is None else {"content": body()}
+                return self._checked(self._client.request(method, path, **content, **request))
+            except Unreachable:
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+            except httpx.TransportError as error:
+                if pause_s is None:
+                    raise self._unreachable(error) from error
+                time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def stream(self, path: str, **request: Any) -> Iterator[httpx.Response]:
+        """A response whose body is read piece by piece; no retries here. A broken line raises Unreachable."""
+        try:
+            with self._client.stream("GET", path, **request) as response:
+                if response.is_error:
+                    response.read()
+                yield self._checked(response)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _checked(self, response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        raise from_problem(response.status_code, _problem(response))
+
+    def _unreachable(self, error: httpx.TransportError) -> ElastrainError:
+        why = str(error) or type(error).__name__
+        return Unreachable(f"The service at {self.url} does not answer: {why}. Is it up? (`elastrain up`)")
+
+
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
+    """The problem details of an error, or what can be said without them."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and body:
+        return body
+    where = f"{response.request.method} {response.request.url.path}"
+    return {"detail": f"{where} was answered with {response.status_code} {response.reason_phrase}"}
+
+
+def _loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _trust(url: str) -> ssl.SSLContext | bool:
+    """Certificates are loaded only for https: reading them takes longer than most commands do."""
+    return True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
