@@ -97,12 +97,8 @@ class Climber(Generic[T]):
 
     def put(self, node: Node, value: T) -> None:
         """Takes the value of a subtree. Raises ValueError where the step lacks it, or has it already."""
-        if (
-            node.size < 1
-            or not 0 <= node.start < self.count
-            or node.start % node.size
-            or node.size & (node.size - 1)
-        ):
+        aligned = node.size > 0 and not node.size & (node.size - 1) and not node.start % node.size
+        if not aligned or node.size > self._root.size or not 0 <= node.start < self.count:
             raise ValueError(f"{node} is not a subtree of a step with {self.count} microbatches")
         for held in self.parts:
             if held.start < node.start + node.size and node.start < held.start + held.size:
