@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elastrain.trainers.code import BadPackage, install, package_key
+from elastrain.trainers.code import BadPackage, fetch, package_key
 from elastrain.trainers.storage import Storage, open_storage
 
 HOUSE = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_eight_workers_that_start_at_once_all_see_the_whole_package(storage: Sto
     seen: list[int] = []
 
     def start() -> None:
-        seen.append(len(list(install(storage, sha256, cache).rglob("*.py"))))
+        seen.append(len(list(fetch(storage, sha256, cache).rglob("*.py"))))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
@@ -65,20 +65,20 @@ def test_a_package_that_was_altered_in_storage_is_refused(storage: Storage, cach
     sha256 = hashlib.sha256(b"what was uploaded").hexdigest()
     storage.put(package_key(sha256), zipped({"task.py": "import os"}))
     with pytest.raises(BadPackage, match=f"should be {sha256}"):
-        install(storage, sha256, cache)
+        fetch(storage, sha256, cache)
     assert list(cache.iterdir()) == []
 
 
 def test_a_package_that_is_gone_is_named(storage: Storage, cache: Path) -> None:
     with pytest.raises(BadPackage, match="f00d is not in storage"):
-        install(storage, "f00d", cache)
+        fetch(storage, "f00d", cache)
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/etc/evil.py", "a/../../evil.py", "a\\..\\evil.py", ".."])
 def test_a_path_that_leads_out_of_the_package_is_refused(storage: Storage, cache: Path, name: str) -> None:
     sha256 = stored(storage, zipped({"task.py": "", name: "evil"}))
     with pytest.raises(BadPackage, match="leads out of it"):
-        install(storage, sha256, cache)
+        fetch(storage, sha256, cache)
     assert not list(cache.parent.rglob("evil.py"))
     assert not (cache / sha256).exists()
 
@@ -90,12 +90,12 @@ def test_a_link_in_a_package_is_refused(storage: Storage, cache: Path) -> None:
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(BadPackage, match="neither a file nor a folder"):
-        install(storage, stored(storage, buffer.getvalue()), cache)
+        fetch(storage, stored(storage, buffer.getvalue()), cache)
 
 
 def test_bytes_that_are_no_zip_are_refused(storage: Storage, cache: Path) -> None:
     with pytest.raises(BadPackage, match="cannot be unpacked"):
-        install(storage, stored(storage, b"#!/bin/sh"), cache)
+        fetch(storage, stored(storage, b"#!/bin/sh"), cache)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -105,14 +105,14 @@ def test_a_name_that_comes_twice_is_refused(storage: Storage, cache: Path) -> No
         archive.writestr("task.py", "harmless")
         archive.writestr("task.py", "not what was shown")
     with pytest.raises(BadPackage, match="cannot be unpacked"):
-        install(storage, stored(storage, buffer.getvalue()), cache)
+        fetch(storage, stored(storage, buffer.getvalue()), cache)
 
 
 def test_the_users_own_api_service_and_trainers_win_from_any_folder(storage: Storage, cache: Path) -> None:
     names = ("api", "service", "trainers")
     files = {f"{name}/__init__.py": f"WHOSE = 'the user, {name}'" for name in names}
     files["elastrain/mine.py"] = "raise ImportError('not to be imported')"
-    folder = install(storage, stored(storage, zipped(files)), cache)
+    folder = fetch(storage, stored(storage, zipped(files)), cache)
     program = (
         f"import sys; from pathlib import Path; from elastrain.trainers.code import activate;"
         f"activate(Path({str(folder)!r}));"

@@ -47,7 +47,12 @@ def cache_folder() -> Path:
     return folder
 
 
-def install(storage: Storage, sha256: str, cache: Path) -> Path:
+def install(storage: Storage, sha256: str) -> None:
+    """Make the package's modules importable in this process. Raises BadPackage or StorageError."""
+    activate(fetch(storage, sha256, cache_folder()))
+
+
+def fetch(storage: Storage, sha256: str, cache: Path) -> Path:
     """The folder with the unpacked package; fetches and unpacks it unless the node has it.
 
     Raises BadPackage, or StorageError if the storage cannot be reached.
