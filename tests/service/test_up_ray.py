@@ -86,7 +86,7 @@ def test_no_setting_of_ours_is_in_the_environment_of_users_code(head: RayHead, t
         assert {name for name in names if name.startswith("ELASTRAIN_")} <= {"ELASTRAIN_HEAD"}
 
 
-def test_a_head_that_loses_a_process_of_its_own_ends_and_starts_again_elsewhere(head: RayHead) -> None:
+def test_a_head_that_loses_a_process_of_its_own_ends_and_can_be_started_again(head: RayHead) -> None:
     gcs = next(p for p in processes(head) if psutil.Process(p.pid).name().startswith("gcs_server"))
     os.kill(gcs.pid, signal.SIGKILL)
     deadline = time.monotonic() + 30

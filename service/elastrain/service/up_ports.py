@@ -69,8 +69,12 @@ class RayPorts:
     def fixed(self) -> range:
         return range(self.base, self.base + 11)
 
+    def taken(self) -> list[int]:
+        """Those of the fixed ports that nobody could listen on now."""
+        return [port for port in self.fixed if not is_free(port)]
+
     def free(self) -> bool:
-        return all(is_free(port) for port in self.fixed)
+        return not self.taken()
 
 
 def choose_ray_ports(avoid: Iterable[int] = ()) -> RayPorts:

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from elastrain.service.up_home import Home
-from elastrain.service.up_ports import LOOPBACK, RayPorts, choose_ray_ports
+from elastrain.service.up_ports import LOOPBACK, PortTaken, RayPorts, choose_ray_ports
 from elastrain.service.up_processes import MARK, ProcessId, belonging_to, end_all
 
 STOP_GRACE_S = 1.0  # Ray keeps nothing that a longer one would save
@@ -78,14 +78,22 @@ class RayHead:
             return False
         return any(node.get("state") == "ALIVE" for node in nodes)
 
+    def settle(self) -> str:
+        """Fix the head's address before it is told to anybody: other ports, if the kept ones were taken since."""
+        if not self.alive:
+            self.stop()  # what a killed head may have left, which would hold its ports
+            if not self.ports.free():
+                self._choose_ports(avoid=self.ports.base)
+        return self.address
+
     def start(self) -> bool:
         """Start the head, or take over the one that runs; does not wait. Returns whether it was there."""
         if self.alive:
             return True
         self.stop()  # what a killed head may have left
         ports = self.ports
-        if not ports.free():
-            ports = self._choose_ports(avoid=ports.base)
+        if taken := ports.taken():
+            raise PortTaken(f"Ray's ports {', '.join(map(str, taken))} were taken by somebody else meanwhile")
         temp_dir = _short_folder()
         mark = secrets.token_hex(8)
         with self.log_file.open("wb") as log:
