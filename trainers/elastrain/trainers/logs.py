@@ -41,8 +41,9 @@ class LogShipper:
         self._tails[worker] = _Tail(path)
 
     def ship(self) -> bool:
-        """Put what is new of every file; -> whether storage has it all. What fails is tried again next time."""
-        return all([self._ship_one(worker, tail) for worker, tail in self._tails.items()])
+        """Put what is new of every file; -> whether storage has it all. What fails is tried next time."""
+        done = [self._ship_one(worker, tail) for worker, tail in self._tails.items()]
+        return all(done)
 
     def forget(self, worker: str) -> int:
         """Ship the rest of an ended worker's file once more and close it; -> the bytes that did not go."""
