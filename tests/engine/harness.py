@@ -1,0 +1,130 @@
+"""Running attempts on real local processes, with faults at chosen moments.
+
+    run = start(spec, workers=2)
+    run.at_step(20, run.kill(1))
+    result = run.finish()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elastrain.trainers.attempt import Attempt, Outcome
+from elastrain.trainers.local_launcher import LocalLauncher
+from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.storage import open_storage
+
+Fault = Callable[["Run"], None]
+
+
+@dataclass
+class Run:
+    """One attempt on local processes. `faults`: (step, what), each done once when that step is accepted."""
+
+    folder: Path
+    spec: dict[str, Any]
+    workers: tuple[int, int]
+    number: int = 1
+    faults: list[tuple[int, Fault]] = field(default_factory=list)
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    outcome: Outcome | None = None
+    welcome: dict[str, Any] = field(default_factory=dict)
+    min_step_s: float = 0.0
+
+    def go(self, timeout_s: float = 120.0) -> Run:
+        self.outcome = asyncio.run(asyncio.wait_for(self._run(), timeout_s))
+        return self
+
+    async def _run(self) -> Outcome:
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        self.storage = open_storage((self.folder / "objects").as_uri())
+        self.launcher = LocalLauncher(self.folder / "logs")
+        self.attempt = Attempt(
+            spec=parse_spec(self.spec),
+            job="job",
+            attempt=self.number,
+            storage=self.storage,
+            launcher=self.launcher,
+            sink=self._take,
+            workers=self.workers,
+            welcome=self.welcome,
+        )
+        return await self.attempt.run()
+
+    def _take(self, fact: dict[str, Any]) -> None:
+        self.facts.append(fact)
+        if fact["kind"] == "metric" and "loss" in fact["values"]:
+            for at, fault in [f for f in self.faults if fact["step"] >= f[0]]:
+                self.faults.remove((at, fault))
+                fault(self)
+
+    # ---- what can be seen -------------------------------------------------------------------
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [f for f in self.facts if f["kind"] == kind]
+
+    def events(self, type_: str) -> list[dict[str, Any]]:
+        return [f for f in self.of_kind("event") if f["type"] == type_]
+
+    def metric(self, name: str) -> dict[int, float]:
+        return {f["step"]: f["values"][name] for f in self.of_kind("metric") if name in f["values"]}
+
+    def steps(self) -> list[int]:
+        """Accepted steps, in the order in which they were accepted."""
+        return [f["step"] for f in self.of_kind("metric") if "loss" in f["values"]]
+
+    def manifest(self, step: int | None = None) -> dict[str, Any]:
+        step = self.attempt.checkpoints.steps()[-1] if step is None else step
+        found = self.attempt.checkpoints.read(step)
+        assert found is not None
+        return found
+
+    @property
+    def digests(self) -> tuple[str, str]:
+        manifest = self.manifest()
+        return manifest["params_digest"], manifest["state_digest"]
+
+    def active(self) -> list[str]:
+        return list(self.attempt.machine.members)
+
+    def log(self, worker: str) -> str:
+        return (self.folder / "logs" / f"{worker}.log").read_text()
+
+
+# ---- faults ------------------------------------------------------------------------------------
+
+
+def kill(rank: int) -> Fault:
+    """SIGKILL the worker that has this rank now."""
+    return lambda run: os.kill(run.launcher.pid(run.active()[rank]), signal.SIGKILL)
+
+
+def freeze(rank: int) -> Fault:
+    return lambda run: os.kill(run.launcher.pid(run.active()[rank]), signal.SIGSTOP)
+
+
+def scale(minimum: int, target: int) -> Fault:
+    return lambda run: run.attempt.scale(minimum, target)
+
+
+def finish(why: Any) -> Fault:
+    return lambda run: run.attempt.finish(why)
+
+
+def kill_all(run: Run) -> None:
+    for worker in run.active():
+        os.kill(run.launcher.pid(worker), signal.SIGKILL)
+
+
+def show(run: Run) -> None:
+    for fact in run.facts:
+        if fact["kind"] == "event":
+            print(fact["at"][11:23], fact["type"], fact["message"], json.dumps(fact["data"]))
+    print(run.outcome)

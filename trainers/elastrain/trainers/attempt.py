@@ -1,0 +1,289 @@
+"""One attempt of a job: machine, coordinator, launcher and checkpoints, put together. No torch.
+
+    launcher ──starts──▶ workers ◀──WebSocket──▶ coordinator ──events──▶ machine ──actions──▶ here
+                                                     here ──facts──▶ sink (the driver's line to the service)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from elastrain.trainers import messages as m
+from elastrain.trainers.checkpoints import Checkpoints, Pending
+from elastrain.trainers.coordinator import Coordinator
+from elastrain.trainers.cursor import Cursor
+from elastrain.trainers.data import EmptyDataset
+from elastrain.trainers.facts import event, now
+from elastrain.trainers.launcher import GroupStart, Launcher, WorkerStart
+from elastrain.trainers.membership import Machine, Phase, Policy
+from elastrain.trainers.messages import Action, Event, Json
+from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.storage import Storage, StorageError
+from elastrain.trainers.tally import Tally
+
+TICK_S = 0.1
+END_S = 10.0  # for workers to end by themselves
+
+
+@dataclass(frozen=True)
+class Outcome:
+    outcome: Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
+    step: int
+    failed_by: Literal["user", "infrastructure", "service"] | None = None
+    message: str | None = None
+
+
+class Attempt:
+    """Call `run` once. The other methods may be called while it runs, from the same event loop."""
+
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        job: str,
+        attempt: int,
+        storage: Storage,
+        launcher: Launcher,
+        sink: Callable[[Json], None],
+        host: str = "127.0.0.1",
+        welcome: Json | None = None,
+        workers: tuple[int, int] | None = None,  # (min, target); default: the spec's min and max
+    ) -> None:
+        self.spec, self.job, self.number = spec, job, attempt
+        self.launcher, self.sink, self.host = launcher, sink, host
+        self.key = secrets.token_urlsafe(24)
+        minimum, target = workers or (spec.workers.min, spec.workers.max)
+        self.machine = Machine(Policy(min=minimum, target=target, per_group=spec.workers.per_group))
+        self.coordinator = Coordinator(self.key, self._feed, self._heard)
+        self.coordinator.welcome = {
+            "kind": "welcome",
+            "spec": spec.model_dump(mode="json"),
+            "beat_s": self.machine.policy.heartbeat_s / 4,
+            "storage_url": storage.url,
+            "storage_options": {},
+            "package": spec.code,
+            "env": dict(spec.env),
+            **(welcome or {}),
+        }
+        self.checkpoints = Checkpoints(storage, job, attempt, spec, sink)
+        self.tally = Tally(spec, sink)
+        self._address = ""
+        self._members: dict[int, tuple[str, ...]] = {}  # generation -> workers by rank
+        self._outcome: asyncio.Future[Outcome] | None = None
+        self._saves: set[asyncio.Task[None]] = set()
+        self._paused_at: float | None = None
+        self._last_save_s = time.monotonic()
+
+    # ---- what the driver may ask ------------------------------------------------------------
+
+    def scale(self, minimum: int, target: int) -> None:
+        """Change the number of workers of the running job."""
+        self._feed(m.Scale(minimum, target))
+
+    def finish(self, why: Literal["paused", "preempted", "cancelled"], message: str | None = None) -> None:
+        """End the attempt: after a checkpoint, or at once if cancelled."""
+        self._feed(m.Finish(why, message))
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint at the next boundary."""
+        self._feed(m.CheckpointWanted("asked for"))
+
+    # ---- its life ---------------------------------------------------------------------------
+
+    async def run(self) -> Outcome:
+        """Train to the end, whatever that is. Returns when every group that was started is gone."""
+        self._outcome = asyncio.get_running_loop().create_future()
+        self._address = await self.coordinator.open(self.host)
+        self.tally.progress("starting", self.machine)
+        ticker = asyncio.create_task(self._tick())
+        try:
+            waits: list[asyncio.Future[object]] = [self._outcome, ticker]  # type: ignore[list-item]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if ticker.done():
+                ticker.result()
+            return await self._outcome
+        finally:
+            ticker.cancel()
+            await self._clear()
+
+    async def _tick(self) -> None:
+        while True:
+            for ended in self.launcher.poll():
+                self._feed(m.GroupGone(ended.group, ended.causes))
+            self._feed(m.Tick(time.monotonic()))
+            every = self.spec.checkpoint.every_s
+            if every is not None and time.monotonic() - self._last_save_s > every and self.machine.phase is Phase.STEADY:
+                self._last_save_s = time.monotonic()
+                self.checkpoint()
+            self.tally.progress(None, self.machine)
+            await asyncio.sleep(TICK_S)
+
+    async def _clear(self) -> None:
+        """End every process; a worker has a moment to do so by itself."""
+        running = {g.id for g in self.machine.roster.running()}
+        for group in running:
+            self.launcher.stop(group, kill=False)
+        deadline = time.monotonic() + (0.5 if self.machine.finishing is None and not self._clean() else END_S)
+        while running and time.monotonic() < deadline:
+            running -= {ended.group for ended in self.launcher.poll()}
+            await asyncio.sleep(0.02)
+        for group in running:
+            self.launcher.stop(group, kill=True)
+        await asyncio.to_thread(self.launcher.close)
+        await self.coordinator.close()
+        for task in list(self._saves):
+            with contextlib.suppress(Exception):
+                await task
+        self.tally.all_ended(self.machine)
+
+    def _clean(self) -> bool:
+        return self._outcome is not None and self._outcome.done() and self._outcome.result().outcome == "succeeded"
+
+    # ---- the machine ------------------------------------------------------------------------
+
+    def _feed(self, event_: Event) -> None:
+        before = self.machine.phase
+        actions = self.machine.handle(event_)
+        if before is Phase.STEADY and self.machine.phase is not Phase.STEADY:
+            self._paused_at = time.monotonic()
+        for action in actions:
+            self._do(action)
+        if isinstance(event_, m.Closed):
+            self._lost(event_.worker)
+        if not isinstance(event_, (m.Tick, m.Beat, m.Began, m.Committed)):
+            self.tally.workers(self.machine)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case m.StartGroup(group, workers):
+                self.launcher.start(GroupStart(group, tuple(self._start(w, group) for w in workers)))
+            case m.StopGroup(group, kill):
+                self.launcher.stop(group, kill=kill)
+            case m.Fence(worker, _):
+                self.coordinator.fence(worker)
+            case m.Halt(generation, workers, why):
+                self.coordinator.tell(workers, {"kind": "halt", "generation": generation, "why": why})
+            case m.Command(number, kind):
+                members = self.machine.members
+                self.coordinator.tell(members, {"kind": "command", "number": number, "command": kind})
+            case m.Dismiss(workers, why):
+                self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
+            case m.Open():
+                self._open(action)
+            case m.Accept(_, record):
+                self.tally.accepted(record, self.machine)
+            case m.Say(type_, message, data):
+                self._say(type_, message, data)
+            case m.End(outcome, step, by, message):
+                if self._outcome is not None and not self._outcome.done():
+                    self._outcome.set_result(Outcome(outcome, step, by, message))
+
+    def _start(self, worker: str, group: str) -> WorkerStart:
+        return WorkerStart(
+            worker, group, self._address, self.key, self.job, self.number, cpu=self.spec.resources.cpu
+        )
+
+    def _say(self, type_: str, message: str, data: Json) -> None:
+        if type_ == "generation.formed":
+            pause = 1e3 * (time.monotonic() - self._paused_at) if self._paused_at is not None else 0.0
+            self._paused_at = None
+            data = {**data, "pause_ms": round(pause, 1)}
+            self.sink({"kind": "generation", "at": now(), "formed_at": now(), **data})
+            self.tally.progress("running", self.machine)
+        if type_ == "rollback":
+            self.tally.rolled_back()
+        self.sink(event(type_, message, data))
+
+    def _open(self, action: m.Open) -> None:
+        restore: Json | None = None
+        step = action.step
+        if action.restore:
+            found = self.checkpoints.newest()
+            prefix, manifest = found if found is not None else ("", None)
+            restore = {"prefix": prefix, "manifest": manifest}
+            cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
+            step = cursor.step
+            self.tally.restored(cursor)
+            self.machine.saved_step = step or self.machine.saved_step
+            if manifest is not None:
+                text = f"checkpoint {step} of attempt {manifest['attempt']} is loaded"
+                self.sink(event("checkpoint.restored", text, {"step": step}))
+        self._members[action.generation] = action.members
+        workers = self.machine.roster.workers
+        self.coordinator.tell(
+            action.members,
+            {
+                "kind": "open",
+                "generation": action.generation,
+                "members": [
+                    {"worker": w, "group": workers[w].group, "node": workers[w].node, "address": self.coordinator.addresses[w]}
+                    for w in action.members
+                ],
+                "step": step,
+                "cursor": action.cursor,
+                "record": action.record,
+                "held": action.held,
+                "whole": action.whole,
+                "done": action.done,
+                "restore": restore,
+                "saved_step": self.machine.saved_step or 0,
+            },
+        )  # fmt: skip
+
+    # ---- what is not the machine's business -------------------------------------------------
+
+    def _heard(self, worker: str, said: Json) -> None:
+        match said["kind"]:
+            case "warm":
+                self._warm(worker, said)
+            case "evaluated":
+                self.tally.evaluated(said["step"], said["metrics"])
+            case "part":
+                workers = self._members.get(said["generation"])
+                whole = self.checkpoints.arrived(said, workers) if workers is not None else None
+                if whole is not None:
+                    task = asyncio.ensure_future(self._save(whole))
+                    self._saves.add(task)
+                    task.add_done_callback(self._saves.discard)
+            case "part_failed":
+                self._save_failed((said["step"], said["generation"]), f"{worker}: {said['why']}")
+            case "bad_checkpoint":
+                self.checkpoints.set_aside(said["step"], f"{said['file']}: {said['why']}")
+
+    def _warm(self, worker: str, said: Json) -> None:
+        try:
+            self.tally.learn(said)
+        except EmptyDataset as error:
+            self._feed(m.StartFailed(worker, m.Fault("verdict", f"dataset('train'): {error}", "")))
+            return
+        self.checkpoints.plan = self.tally.plan
+        self._feed(m.Warm(worker, said["blocks"]))
+
+    async def _save(self, pending: Pending) -> None:
+        try:
+            await asyncio.to_thread(self.checkpoints.save, pending)
+        except StorageError as error:
+            self.sink(event("checkpoint.failed", f"checkpoint {pending.step}: {error}", {"step": pending.step}))
+            self._want_another()
+            return
+        self._last_save_s = time.monotonic()
+        self._feed(m.CheckpointSaved(pending.step))
+
+    def _lost(self, worker: str) -> None:
+        if self.checkpoints.lost(worker):
+            self._want_another()
+
+    def _save_failed(self, key: tuple[int, int], why: str) -> None:
+        self.checkpoints.pending.setdefault(key, Pending(key[0], ()))
+        self.checkpoints.fail(key, why)
+        self._want_another()
+
+    def _want_another(self) -> None:
+        if self.machine.phase is not Phase.ENDED:
+            asyncio.get_running_loop().call_later(1.0, self._feed, m.CheckpointWanted("the last one failed"))

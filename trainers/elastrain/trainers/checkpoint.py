@@ -1,0 +1,156 @@
+"""A worker's side of a checkpoint: copy what is ours, train on, upload in the background.
+
+Each owner uploads one part with the optimizer state of its chunks, described by parameter ranges, so that
+any number of workers can load it. Rank 0 also uploads the whole model. The driver writes the manifest when
+it has heard of everything: a checkpoint without a manifest does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.flat import params_digest, tensor_bytes
+from elastrain.trainers.messages import Json, Range
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
+
+UPLOAD_TRIES = 4
+
+
+@dataclass
+class Snapshot:
+    """A copy in host memory of what one rank has to upload."""
+
+    step: int
+    generation: int
+    rank: int
+    world: int
+    cursor: Json
+    chunks: dict[Range, dict[str, Tensor]]  # owned chunk -> {"param", slots...}, (elements,) f32
+    ranges: list[tuple[str, int, int]]  # parameter ranges of the part, in order
+    state: dict[str, Tensor]  # slot -> (sum of ranges,) f32
+    block: int  # elements
+    model: dict[str, Tensor] | None  # rank 0: every parameter and buffer by name
+    parameters: list[str]  # rank 0: the names that are parameters
+    buffers_digest: str
+
+
+class Snapshots:
+    """Takes snapshots and uploads them, one after the other, in one background thread."""
+
+    def __init__(self, session: Session, storage: Storage, job: str, attempt: int) -> None:
+        self.session, self.storage = session, storage
+        self.root, self.attempt = f"jobs/{job}/checkpoints", attempt
+        self._queue: queue.Queue[Snapshot] = queue.Queue(maxsize=1)  # a store that cannot keep up slows us down
+        threading.Thread(target=self._upload_all, daemon=True, name="upload").start()
+
+    def take(self, replica: Replica, ownership: Ownership, rank: int, generation: int) -> None:
+        """Copy now; the rest happens behind the next steps."""
+        assert replica.cursor is not None
+        space, slots = replica.model.space, replica.rule.slots
+        chunks: dict[Range, dict[str, Tensor]] = {}
+        ranges: list[tuple[str, int, int]] = []
+        pieces: dict[str, list[Tensor]] = {s: [] for s in slots}
+        for chunk in (c for c in ownership.owned(rank) if c[0] < c[1]):
+            window, state = space.elements(chunk), replica.states.read(chunk)
+            chunks[chunk] = {"param": replica.model.params[window].clone(), **{s: state[s].clone() for s in slots}}
+            for piece, a, b in space.pieces_in(chunk):
+                ranges.append((piece.name, a, b))
+                at = piece.start - window.start
+                for slot in slots:
+                    pieces[slot].append(chunks[chunk][slot][at + a : at + b])
+        model = None
+        if rank == 0:
+            model = {n: t.clone() for n, t in replica.model.values()}
+            model |= {n: t.clone() for n, t in replica.model.buffers.base.items()}
+        self._queue.put(
+            Snapshot(
+                replica.step, generation, rank, ownership.world, replica.cursor.to_json(), chunks, ranges,
+                {s: torch.cat(p) for s, p in pieces.items() if p}, space.block, model,
+                [n for n, _ in replica.model.values()], replica.model.buffers.digest(),
+            )  # fmt: skip
+        )
+
+    def _upload_all(self) -> None:
+        while True:
+            snapshot = self._queue.get()
+            try:
+                self._upload(snapshot)
+            except Dismissed:
+                return
+            except Exception as error:
+                self._tell("part_failed", snapshot, why=str(error))
+
+    def _upload(self, snapshot: Snapshot) -> None:
+        name = f"part-{self.attempt}-{snapshot.generation}-{snapshot.rank}-{secrets.token_hex(4)}.safetensors"
+        part = None
+        if snapshot.state:
+            part = self._put(snapshot.step, name, save(snapshot.state), exact=True)
+            part["ranges"] = snapshot.ranges
+        whole = None
+        if snapshot.model is not None:
+            whole = self._put(snapshot.step, "model.safetensors", save(snapshot.model), exact=False)
+            named = [(n, snapshot.model[n]) for n in snapshot.parameters]
+            whole["params"] = [{"name": n, "shape": list(t.shape), "dtype": _dtype(t)} for n, t in named]
+            whole["params_digest"] = params_digest(iter(named))
+            whole["buffers_digest"] = snapshot.buffers_digest
+            whole["cursor"] = snapshot.cursor
+        self._tell("part", snapshot, part=part, model=whole, digests=_digests(snapshot))
+
+    def _tell(self, kind: str, snapshot: Snapshot, **fields: Any) -> None:
+        try:
+            self.session.send(
+                kind, step=snapshot.step, generation=snapshot.generation, rank=snapshot.rank, world=snapshot.world,
+                **fields,
+            )  # fmt: skip
+        except Dismissed:
+            return
+
+    def _put(self, step: int, name: str, data: bytes, exact: bool) -> Json:
+        key = f"{self.root}/{step:010d}/{name}"
+        digest = hashlib.sha256(data).hexdigest()
+        for attempt in range(UPLOAD_TRIES):
+            try:
+                self.storage.put(key, data)
+                break
+            except AlreadyExists:
+                # `model.safetensors` has a fixed name: an attempt that died before its manifest may have left
+                # one. The same step has the same bits; what differs is damaged, and no manifest vouches for it.
+                if not exact and hashlib.sha256(self.storage.get(key)).hexdigest() != digest:
+                    self.storage.put(key, data, create_only=False)
+                break
+            except StorageError:
+                if attempt + 1 == UPLOAD_TRIES:
+                    raise
+                time.sleep(0.5 * 2**attempt)
+        return {"file": name, "bytes": len(data), "sha256": digest}
+
+
+def _digests(snapshot: Snapshot) -> list[tuple[int, str]]:
+    """(block, digest over its parameters and optimizer state), for every block of the owned chunks."""
+    result = []
+    for (first, last), tensors in snapshot.chunks.items():
+        for block in range(first, last):
+            window = slice((block - first) * snapshot.block, (block - first + 1) * snapshot.block)
+            digest = hashlib.sha256()
+            for name in sorted(tensors):
+                digest.update(name.encode())
+                digest.update(tensor_bytes(tensors[name][window]))
+            result.append((block, digest.hexdigest()[:32]))
+    return result
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")

@@ -1,0 +1,202 @@
+"""The driver's side of checkpoints: gather what the owners uploaded, write the manifest last. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from elastrain.trainers.data import Plan
+from elastrain.trainers.facts import event, now
+from elastrain.trainers.messages import Json
+from elastrain.trainers.spec import JobSpec, spec_digest
+from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
+
+FORMAT = 1
+
+
+@dataclass
+class Pending:
+    """A checkpoint whose parts are on their way. One per step and generation."""
+
+    step: int
+    workers: tuple[str, ...]  # by rank
+    parts: dict[int, Json] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        return [w for r, w in enumerate(self.workers) if r not in self.parts]
+
+
+class Checkpoints:
+    """Of one job, seen from one attempt. `emit` takes facts."""
+
+    def __init__(self, storage: Storage, job: str, attempt: int, spec: JobSpec, emit: Callable[[Json], None]) -> None:
+        self.storage, self.job, self.attempt, self.spec, self.emit = storage, job, attempt, spec, emit
+        self.root = f"jobs/{job}/checkpoints"
+        self.pending: dict[tuple[int, int], Pending] = {}
+        self.plan: Plan | None = None
+
+    # ---- saving -----------------------------------------------------------------------------
+
+    def arrived(self, message: Json, workers: tuple[str, ...]) -> Pending | None:
+        """A rank's upload is done. Returns the checkpoint if it was the last one missing."""
+        key = (message["step"], message["generation"])
+        pending = self.pending.setdefault(key, Pending(message["step"], workers))
+        pending.parts[message["rank"]] = message
+        return self.pending.pop(key) if not pending.missing else None
+
+    def lost(self, worker: str) -> list[int]:
+        """A worker is gone. Returns the steps whose checkpoint can no longer become whole."""
+        failed = [key for key, pending in self.pending.items() if worker in pending.missing]
+        for key in failed:
+            self.fail(key, f"{worker} was lost before it had uploaded its part")
+        return [step for step, _ in failed]
+
+    def fail(self, key: tuple[int, int], why: str) -> None:
+        if self.pending.pop(key, None) is not None:
+            text = f"checkpoint {key[0]} failed: {why}; another one is made at the next boundary"
+            self.emit(event("checkpoint.failed", text, {"step": key[0]}))
+
+    def save(self, pending: Pending) -> None:
+        """Write the manifest: from this moment the checkpoint exists. Raises StorageError.
+
+        A later attempt fences this one: if it has claimed, nothing is written.
+        """
+        manifest = self._manifest(pending)
+        if self._superseded():
+            raise StorageError("superseded", f"attempt {self.attempt + 1} has begun: this one writes no more")
+        try:
+            self.storage.put(f"{self._prefix(pending.step)}/manifest.json", json.dumps(manifest, indent=1).encode())
+        except AlreadyExists:  # the same step, saved by another generation: the same bits
+            return
+        self.emit(self._fact(manifest))
+        text = f"checkpoint {pending.step} saved ({sum(f['bytes'] for f in manifest['files'])} bytes)"
+        self.emit(event("checkpoint.saved", text, {"step": pending.step, "params_digest": manifest["params_digest"]}))
+        self._retain()
+
+    def _superseded(self) -> bool:
+        try:
+            self.storage.size(f"jobs/{self.job}/attempts/{self.attempt + 1}/claim.json")
+        except NotFound:
+            return False
+        return True
+
+    def _manifest(self, pending: Pending) -> Json:
+        first = pending.parts[0]
+        model, cursor = first["model"], first["model"]["cursor"]
+        parts = [p["part"] for _, p in sorted(pending.parts.items()) if p["part"] is not None]
+        files = [{"name": p["file"], "bytes": p["bytes"], "sha256": p["sha256"]} for p in (model, *parts)]
+        return {
+            "format": FORMAT,
+            "job": self.job,
+            "attempt": self.attempt,
+            "generation": first["generation"],
+            "created_at": now(),
+            "step": pending.step,
+            "updates": cursor["updates"],
+            "epoch": self.plan.epoch(pending.step - 1) + 1 if self.plan is not None else 0,
+            "samples_seen": self.plan.samples_seen(pending.step) if self.plan is not None else 0,
+            "params": model["params"],
+            "parts": parts,
+            "files": files,
+            "cursor": cursor,
+            "metrics": cursor["metrics"] if cursor["evaluated_step"] == pending.step else {},
+            "threads": self.spec.threads,
+            "spec_digest": spec_digest(self.spec),
+            "params_digest": model["params_digest"],
+            "state_digest": state_digest(model, [p["digests"] for p in pending.parts.values()]),
+            "sample_chain": cursor["chain"],
+        }
+
+    def _fact(self, manifest: Json, state: str = "saved") -> Json:
+        shown = ("step", "epoch", "created_at", "params_digest", "state_digest", "metrics", "files")
+        return {
+            "kind": "checkpoint",
+            "at": now(),
+            "state": state,
+            "bytes": sum(f["bytes"] for f in manifest["files"]),
+            **{k: manifest[k] for k in shown},
+        }
+
+    def _retain(self) -> None:
+        """Keep the newest `keep`. The manifest goes first: a checkpoint without one does not exist."""
+        steps = self.steps()
+        for step in steps[: max(0, len(steps) - max(1, self.spec.checkpoint.keep))]:
+            manifest = self.read(step)
+            for entry in sorted(self.storage.list(self._prefix(step)), key=lambda e: "manifest" not in e.key):
+                self.storage.delete(entry.key)
+            if manifest is not None:
+                self.emit(self._fact(manifest, "deleted"))
+
+    # ---- finding ----------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """Steps that have a manifest, in order, of all attempts of the job."""
+        found = []
+        for entry in self.storage.list(self.root):
+            folder, _, name = entry.key.removeprefix(f"{self.root}/").partition("/")
+            if name == "manifest.json" and folder.isdigit():
+                found.append(int(folder))
+        return sorted(found)
+
+    def read(self, step: int) -> Json | None:
+        try:
+            manifest = json.loads(self.storage.get(f"{self._prefix(step)}/manifest.json"))
+        except (NotFound, ValueError):
+            return None
+        return manifest if isinstance(manifest, dict) else None
+
+    def newest(self) -> tuple[str, Json] | None:
+        """(folder, manifest) of the newest checkpoint whose files are all there in full length. Worse ones
+        are set aside, with an event each. Contents are verified by whoever loads them."""
+        for step in reversed(self.steps()):
+            why = self._fault_of(step)
+            if why is None:
+                manifest = self.read(step)
+                assert manifest is not None
+                return self._prefix(step), manifest
+            self.set_aside(step, why)
+        return None
+
+    def _fault_of(self, step: int) -> str | None:
+        manifest = self.read(step)
+        if manifest is None or manifest.get("format") != FORMAT or manifest.get("step") != step:
+            return "its manifest cannot be read"
+        for file in manifest["files"]:
+            try:
+                size = self.storage.size(f"{self._prefix(step)}/{file['name']}")
+            except NotFound:
+                return f"{file['name']} is missing"
+            if size != file["bytes"]:
+                return f"{file['name']} has a size of {size} bytes, the manifest says {file['bytes']}"
+        return None
+
+    def set_aside(self, step: int, why: str) -> None:
+        """A bad checkpoint: move its manifest away, so that the step can be saved again."""
+        manifest = self.read(step)
+        source = f"{self._prefix(step)}/manifest.json"
+        try:
+            self.storage.move(source, f"{self._prefix(step)}/manifest.bad-{self.attempt}.json")
+        except NotFound:
+            pass
+        text = f"checkpoint {step} is damaged and not used: {why}; the one before it is tried"
+        self.emit(event("checkpoint.failed", text, {"step": step, "why": why}))
+        if manifest is not None and "files" in manifest:
+            self.emit(self._fact(manifest, "bad"))
+
+    def _prefix(self, step: int) -> str:
+        return f"{self.root}/{step:010d}"
+
+
+def state_digest(model: Json, digests: list[list[tuple[int, str]]]) -> str:
+    """sha256 over parameters, buffers, update counts and optimizer state: per-block digests in block order,
+    so that it does not depend on who owned what."""
+    cursor = model["cursor"]
+    whole = hashlib.sha256()
+    whole.update(f"{model['params_digest']} {model['buffers_digest']}\n".encode())
+    whole.update(json.dumps([cursor["step"], cursor["updates"], cursor["counts"]], sort_keys=True).encode())
+    for block, digest in sorted((b, d) for part in digests for b, d in part):
+        whole.update(f"{block}:{digest}\n".encode())
+    return whole.hexdigest()

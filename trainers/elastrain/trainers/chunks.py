@@ -1,0 +1,171 @@
+"""Who keeps what: the flat space of a model, cut into blocks, buckets and chunks. Pure, no torch.
+
+All parameters lie in one flat space of elements, each beginning at a multiple of 64 elements (256 bytes of
+fp32), the last-registered first, since backward finishes their gradients first. It is cut
+
+- into *blocks* of fixed size, which depends on the model alone; norms and digests are taken per block,
+- into *buckets*, runs of blocks that are exchanged together; they depend on the model alone as well,
+- and every bucket into one *chunk* per rank, at block borders. The owner of a chunk, and its buddy in
+  another failure domain, keep its optimizer state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastrain.trainers.messages import Range
+
+# Elements. Kernels work in vector steps and treat a remainder with other (differently rounded) instructions:
+# whole steps everywhere make an element's bits independent of where the chunk around it begins.
+ALIGN = 64
+LARGEST_BLOCK = 64 * 1024  # elements
+SMALLEST_BLOCK = 64  # a multiple of ALIGN, as every block is
+BLOCKS_AIMED_AT = 256  # a small model still spreads over many workers
+BUCKET = 4 * 1024 * 1024  # elements; 16 MiB of fp32
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One parameter's place in the flat space."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int  # element
+    index: int  # in registration order
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for side in self.shape:
+            count *= side
+        return count
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.numel
+
+
+@dataclass(frozen=True)
+class FlatSpace:
+    pieces: tuple[Piece, ...]  # in flat order
+    size: int  # elements, a multiple of ALIGN
+    block: int  # elements per block; the last one may be short
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FlatSpace:
+        """Lay out parameters given in registration order."""
+        pieces: list[Piece] = []
+        at = 0
+        for index in reversed(range(len(shapes))):
+            piece = Piece(*shapes[index], start=at, index=index)
+            pieces.append(piece)
+            at = -(-piece.stop // ALIGN) * ALIGN
+        size = max(at, ALIGN)
+        block = SMALLEST_BLOCK
+        while block < LARGEST_BLOCK and block * BLOCKS_AIMED_AT < size:
+            block *= 2
+        return cls(tuple(pieces), size, block)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.size // self.block)
+
+    def buckets(self) -> list[Range]:
+        """Block ranges, in the order in which collectives are launched."""
+        per_bucket = max(1, BUCKET // self.block)
+        return [(b, min(b + per_bucket, self.blocks)) for b in range(0, self.blocks, per_bucket)]
+
+    def elements(self, blocks: Range) -> slice:
+        return slice(blocks[0] * self.block, min(blocks[1] * self.block, self.size))
+
+    def pieces_in(self, blocks: Range) -> list[tuple[Piece, int, int]]:
+        """Parameters that lie in a block range: (piece, first and last+1 element within the parameter)."""
+        window = self.elements(blocks)
+        found = []
+        for piece in self.pieces:
+            a, b = max(piece.start, window.start), min(piece.stop, window.stop)
+            if a < b:
+                found.append((piece, a - piece.start, b - piece.start))
+        return found
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where a member lives: what fails together with it."""
+
+    worker: str
+    group: str
+    node: str
+
+
+def buddies(domains: Sequence[Domain]) -> list[int | None]:
+    """For each rank the rank that keeps the same state: on another node if there are two, else in another
+    group, else another worker. Members of one domain spread over the others."""
+    ranks = range(len(domains))
+
+    def other(rank: int, key: str) -> list[int]:
+        mine = getattr(domains[rank], key)
+        others = [r for r in ranks if getattr(domains[r], key) != mine]
+        at = next((i for i, r in enumerate(others) if r > rank), 0)
+        peers = [r for r in ranks if getattr(domains[r], key) == mine]
+        turn = peers.index(rank)
+        return others[at:] + others[:at] if turn == 0 or not others else others[turn % len(others) :] + others
+
+    result: list[int | None] = []
+    for rank in ranks:
+        choice = other(rank, "node") or other(rank, "group") or other(rank, "worker")
+        result.append(choice[0] if choice else None)
+    return result
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """One generation's chunks. Everything is a pure function of the flat space and the members."""
+
+    space: FlatSpace
+    domains: tuple[Domain, ...]
+    buddy: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, space: FlatSpace, domains: Sequence[Domain]) -> Ownership:
+        return cls(space, tuple(domains), tuple(buddies(domains)))
+
+    @property
+    def world(self) -> int:
+        return len(self.domains)
+
+    def chunk(self, bucket: Range, rank: int) -> Range:
+        first, count = bucket[0], bucket[1] - bucket[0]
+        return (first + count * rank // self.world, first + count * (rank + 1) // self.world)
+
+    def owned(self, rank: int) -> list[Range]:
+        return [self.chunk(bucket, rank) for bucket in self.space.buckets()]
+
+    def kept_for(self, rank: int) -> list[int]:
+        """Ranks whose chunks `rank` keeps as their buddy."""
+        return [r for r in range(self.world) if self.buddy[r] == rank]
+
+    def held(self, rank: int) -> list[Range]:
+        """Chunks whose state `rank` keeps, as owner or buddy; by bucket, then by owner; no empty ones."""
+        owners = sorted({rank, *self.kept_for(rank)})
+        chunks = [self.chunk(bucket, owner) for bucket in self.space.buckets() for owner in owners]
+        return [c for c in chunks if c[0] < c[1]]
+
+    def reduces(self, bucket: Range, rank: int) -> Range:
+        """The part of a bucket that `rank` sums up. Of two workers each sums everything: every chunk lives
+        on both anyway, and nothing needs to be forwarded or gathered."""
+        return bucket if self.world <= 2 else self.chunk(bucket, rank)
+
+
+def intersect(a: Range, b: Range) -> Range | None:
+    start, stop = max(a[0], b[0]), min(a[1], b[1])
+    return (start, stop) if start < stop else None
+
+
+def subtract(a: Range, taken: Sequence[Range]) -> list[Range]:
+    """What of `a` is in none of `taken`."""
+    rest = [a]
+    for t in taken:
+        rest = [r for p in rest for r in ((p[0], min(p[1], t[0])), (max(p[0], t[1]), p[1])) if r[0] < r[1]]
+    return rest

@@ -1,0 +1,195 @@
+"""What every member knows alike: the cursor, and the commit record that moves it by one step. No torch.
+
+A commit gathers one entry per member; `merge` makes them one record, the same on every member, since sums
+are exactly rounded (`math.fsum`) and therefore do not depend on the order or on who computed what. The
+record decides everything that follows: skip or update, the clipping factor, which parameters were used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from elastrain.trainers.messages import Json
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often each parameter was updated. Nearly always all alike, so the odd ones are listed."""
+
+    common: int = 0
+    odd: Mapping[str, int] = field(default_factory=dict)  # index of the parameter (as text) -> count
+
+    def of(self, index: int) -> int:
+        return self.odd.get(str(index), self.common)
+
+    def advance(self, used: int, parameters: int) -> Counts:
+        """One more update for each parameter whose bit is set in `used`."""
+        if used == (1 << parameters) - 1 and not self.odd:
+            return Counts(self.common + 1)
+        counts = [self.of(i) + (used >> i & 1) for i in range(parameters)]
+        common = max(set(counts), key=counts.count)
+        return Counts(common, {str(i): c for i, c in enumerate(counts) if c != common})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A running evaluation: how many of its steps are done, and the sums so far."""
+
+    position: int = 0
+    sums: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # name -> (sum, weight)
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Replicated state: equal on all members, in every checkpoint, and handed to joiners."""
+
+    step: int = 0  # global batches through the loop
+    updates: int = 0  # of these, applied
+    counts: Counts = Counts()
+    skipped: int = 0
+    skipped_in_row: int = 0
+    chain: str = ""  # digest over all accepted steps: which samples, in which order
+    evaluated_step: int = -1
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the evaluation at evaluated_step
+    evaluation: Evaluation | None = None
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Json) -> Cursor:
+        evaluation = data.get("evaluation")
+        return cls(**{
+            **data,
+            "counts": Counts(**data["counts"]),
+            "evaluation": Evaluation(**evaluation) if evaluation else None,
+        })  # fmt: skip
+
+
+def exact_sum(values: Iterable[float]) -> float:
+    """The exactly rounded sum, independent of order; inf or nan as soon as one of the values is."""
+    listed = list(values)
+    if all(map(math.isfinite, listed)):
+        try:
+            return math.fsum(listed)
+        except OverflowError:
+            return math.inf
+    return math.nan if any(map(math.isnan, listed)) else sum(v for v in listed if math.isinf(v))
+
+
+def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
+    """The commit record of one training step from every member's entry, by rank.
+
+    Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, microbatches: [[j, loss sum,
+    weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...]}.
+    """
+    microbatches = sorted((row, workers[rank]) for rank, e in enumerate(entries) for row in e["microbatches"])
+    rows = [row for row, _ in microbatches]
+    seconds: dict[str, list[float]] = {}
+    for row, worker in microbatches:
+        seconds.setdefault(worker, []).append(row[3])
+    chain = hashlib.sha256("".join(row[4] for row in rows).encode()).hexdigest()[:32]
+    return {
+        "step": entries[0]["step"],
+        "log": max(e["log"] for e in entries),
+        "loss": exact_sum(row[1] for row in rows),
+        "weight": exact_sum(row[2] for row in rows),
+        "norm_sq": exact_sum(n for e in entries for n in e["norms"]),
+        "used": f"{int_or(int(e['used'], 16) for e in entries):x}",
+        "bad": [[row[0], worker] for row, worker in microbatches if not math.isfinite(row[1])],
+        "others": sorted({row[5] for row in rows}),
+        "seconds": {w: [len(s), sum(s)] for w, s in seconds.items()},
+        "ids": chain,
+        "workers": list(workers),
+    }
+
+
+def int_or(masks: Iterable[int]) -> int:
+    whole = 0
+    for mask in masks:
+        whole |= mask
+    return whole
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a record means."""
+
+    applied: bool
+    finite: bool
+    loss: float  # mean
+    grad_norm: float  # of the mean gradient, before clipping
+    factor: float  # multiplies the summed gradient
+
+    @classmethod
+    def of(cls, record: Json, scale: float, clip_norm: float | None) -> Verdict:
+        """scale: what each microbatch's loss was multiplied with; undone here."""
+        weight = record["weight"]
+        finite = math.isfinite(record["loss"]) and math.isfinite(record["norm_sq"]) and math.isfinite(weight)
+        if not finite or weight <= 0:
+            loss = record["loss"] / weight if weight else record["loss"]
+            return cls(False, finite, loss, math.sqrt(record["norm_sq"]) if finite else math.nan, 0.0)
+        factor = 1.0 / (scale * weight)
+        norm = math.sqrt(record["norm_sq"]) * factor
+        if clip_norm is not None:  # as torch.nn.utils.clip_grad_norm_
+            factor *= min(1.0, clip_norm / (norm + 1e-6))
+        return cls(True, True, record["loss"] / weight, norm, factor)
+
+
+def advance(cursor: Cursor, record: Json, verdict: Verdict, parameters: int) -> Cursor:
+    """The cursor after the step that `record` committed."""
+    chained = hashlib.sha256(f"{cursor.chain}{record['step']}:{record['ids']}".encode()).hexdigest()[:32]
+    moved = replace(cursor, step=cursor.step + 1, chain=chained, evaluation=None)
+    if not verdict.applied:
+        in_row = cursor.skipped_in_row + (not verdict.finite)
+        return replace(moved, skipped=cursor.skipped + 1, skipped_in_row=in_row)
+    used = int(record["used"], 16)
+    return replace(
+        moved, updates=cursor.updates + 1, counts=cursor.counts.advance(used, parameters), skipped_in_row=0
+    )
+
+
+def merge_evaluation(cursor: Cursor, entries: Sequence[Json], steps: int) -> Cursor:
+    """The cursor after one more step of the evaluation; `steps` is how many it has."""
+    running = cursor.evaluation or Evaluation()
+    sums: dict[str, tuple[list[float], list[float]]] = {}
+    for entry in entries:
+        for _, values in entry["microbatches"]:
+            for name, (total, weight) in values.items():
+                totals, weights = sums.setdefault(name, ([], []))
+                totals.append(total)
+                weights.append(weight)
+    merged = dict(running.sums)
+    for name, (totals, weights) in sums.items():
+        before = merged.get(name, (0.0, 0.0))
+        merged[name] = (exact_sum([before[0], exact_sum(totals)]), exact_sum([before[1], exact_sum(weights)]))
+    done = Evaluation(running.position + 1, merged)
+    if done.position < steps:
+        return replace(cursor, evaluation=done)
+    means = {f"val_{n}": (s / w if w else math.nan) for n, (s, w) in sorted(merged.items())}
+    return replace(cursor, evaluation=None, evaluated_step=cursor.step, metrics=means)
+
+
+def deal(members: int, count: int, done: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Which microbatches each rank computes: what nobody has done yet, in contiguous runs, so that
+    everybody ends up with about the same number. A pure function of what all members know.
+
+    done[r]: microbatches whose gradients rank r keeps from a generation that broke.
+    """
+    kept = {j for d in done for j in d}
+    missing = [j for j in range(count) if j not in kept]
+    shares = [0] * members
+    loads = [len(d) for d in done]
+    for _ in missing:
+        rank = min(range(members), key=lambda r: (loads[r], r))
+        shares[rank] += 1
+        loads[rank] += 1
+    dealt, at = [], 0
+    for share in shares:
+        dealt.append(missing[at : at + share])
+        at += share
+    return dealt
+

@@ -1,0 +1,46 @@
+"""Evaluation: steps of the same loop without an update. The cursor counts them."""
+
+from __future__ import annotations
+
+import torch
+
+from elastrain.trainers.collectives import Group
+from elastrain.trainers.cursor import deal, merge_evaluation
+from elastrain.trainers.faults import blamed_on_user
+from elastrain.trainers.messages import Json
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.samples import SampleReader, seed_everything
+from elastrain.trainers.session import Session
+from elastrain.trainers.step import precision
+
+
+def evaluate_step(replica: Replica, reader: SampleReader, session: Session, group: Group, generation: int) -> int:
+    """One global batch of the validation split. Moves the cursor; returns the newest command number that
+    any member knows."""
+    assert replica.cursor is not None and replica.eval_plan is not None
+    plan = replica.eval_plan
+    position = replica.cursor.evaluation.position if replica.cursor.evaluation is not None else 0
+    shares = deal(group.world, plan.count(position), [[]] * group.world)
+    rows = []
+    for microbatch in shares[group.rank]:
+        session.check(generation)
+        with blamed_on_user("evaluate", replica.step, microbatch):
+            rows.append([microbatch, _means(replica, reader, position, microbatch)])
+    entries = group.gather_json({"log": session.log_number, "microbatches": rows})
+    replica.cursor = merge_evaluation(replica.cursor, entries, plan.total_steps)
+    return int(max(e["log"] for e in entries))
+
+
+def _means(replica: Replica, reader: SampleReader, position: int, microbatch: int) -> Json:
+    plan, module = replica.eval_plan, replica.model.module
+    assert plan is not None
+    batch = reader.read("val", 0, plan.indices(position, microbatch))
+    replica.model.buffers.reset()
+    module.eval()
+    seed_everything(replica.spec.seed, "evaluate", replica.step, position, microbatch)
+    with torch.no_grad(), precision(replica):
+        loss = replica.task.loss(module, batch)
+        means = replica.task.metrics(module, batch)
+    replica.model.buffers.reset()
+    values = {name: [float(mean.sum), float(mean.weight)] for name, mean in means.items()}
+    return {"loss": [float(loss.sum), float(loss.weight)], **values}

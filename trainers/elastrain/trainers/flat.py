@@ -1,0 +1,165 @@
+"""The model as flat memory: parameters, gradients and buffers as contiguous vectors.
+
+The parameters of the module become views into one flat fp32 vector (the masters), so that a chunk is a
+slice, and an update or a received chunk is in the model the moment it is written. A gradient is copied out
+once per microbatch into a vector of the same layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from elastrain.trainers.chunks import FlatSpace, Piece
+from elastrain.trainers.messages import Range
+
+
+class UnusableModel(ValueError):
+    """The model cannot be trained as it is; the message says what to change."""
+
+
+class FlatModel:
+    """`params` (size,) f32 holds every trainable parameter; the module sees views of it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        if not trained:
+            raise UnusableModel("the model has no parameter that requires a gradient: nothing to train")
+        for name, parameter in trained:
+            if parameter.dtype != torch.float32:
+                raise UnusableModel(
+                    f"parameter {name} is {parameter.dtype}: parameters are float32 here (with precision: bf16 "
+                    "the forward pass runs in bf16 by autocast, over float32 masters)"
+                )
+        self.frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+        self.space = FlatSpace.of([(n, tuple(p.shape)) for n, p in trained])
+        self.parameters = [p for _, p in trained]  # in registration order, as Piece.index
+        self.params = torch.zeros(self.space.size)
+        for piece in self.space.pieces:
+            view = self.params[piece.start : piece.stop].view(piece.shape)
+            view.copy_(self.parameters[piece.index].detach())
+            self.parameters[piece.index].data = view
+        self.buffers = BufferBank(module)
+        self.warnings: list[str] = []
+
+    # ---- gradients --------------------------------------------------------------------------
+
+    def forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def gradient(self) -> tuple[Tensor, int]:
+        """The gradient of the last backward as one vector (size,) f32, and which parameters it reached
+        (bit `index` of an integer). A parameter that was not used counts as zero."""
+        flat = torch.zeros(self.space.size)
+        used = 0
+        for piece in self.space.pieces:
+            grad = self.parameters[piece.index].grad
+            if grad is None:
+                continue
+            if grad.is_sparse:
+                self._warn(f"the sparse gradient of {piece.name} is made dense")
+                grad = grad.to_dense()
+            flat[piece.start : piece.stop].view(piece.shape).copy_(grad)
+            used |= 1 << piece.index
+        return flat, used
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    # ---- views for people and files ---------------------------------------------------------
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter by name, frozen ones too, in name order; views, not copies."""
+        named = {p.name: self.params[p.start : p.stop].view(p.shape) for p in self.space.pieces}
+        named.update({n: p.detach() for n, p in self.frozen.items()})
+        yield from sorted(named.items())
+
+    def piece(self, name: str) -> Piece:
+        return next(p for p in self.space.pieces if p.name == name)
+
+    def block_views(self, vector: Tensor, blocks: Range) -> list[Tensor]:
+        """The blocks [a, b) of a vector of this layout, one view each."""
+        return [vector[self.space.elements((b, b + 1))] for b in range(*blocks)]
+
+
+class BufferBank:
+    """The module's buffers, e.g. BatchNorm's running statistics.
+
+    Every microbatch of a step starts from the buffers as of the step, never from those that the microbatch
+    before it left. Float buffers become the weighted mean over the microbatches; the others must come out
+    equal everywhere.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.named = dict(module.named_buffers())
+        self.floats = [n for n, b in self.named.items() if b.is_floating_point()]
+        self.others = [n for n, b in self.named.items() if not b.is_floating_point()]
+        self.base = {n: b.detach().clone() for n, b in self.named.items()}
+
+    def __len__(self) -> int:
+        return len(self.named)
+
+    def reset(self) -> None:
+        """Back to the buffers as of the step."""
+        for name, buffer in self.named.items():
+            buffer.data.copy_(self.base[name])
+
+    def floats_now(self, weight: float) -> Tensor:
+        """weight x every float buffer, as one fp64 vector: a summand of the weighted mean."""
+        if not self.floats:
+            return torch.empty(0, dtype=torch.float64)
+        flat = torch.cat([self.named[n].detach().reshape(-1).to(torch.float64) for n in self.floats])
+        return flat.mul_(weight)
+
+    def others_now(self) -> dict[str, Tensor]:
+        return {n: self.named[n].detach().clone() for n in self.others}
+
+    def others_digest(self) -> str:
+        """16 hex digits that differ if any buffer that is not a float differs."""
+        digest = hashlib.sha256()
+        for name in self.others:
+            digest.update(self.named[name].detach().contiguous().view(-1).to(torch.int64).numpy().tobytes())
+        return digest.hexdigest()[:16] if self.others else ""
+
+    def commit(self, mean: Tensor, others: dict[str, Tensor]) -> None:
+        """Take the buffers of the next step: `mean` fp64 (as `floats_now` with weight 1), and the others."""
+        at = 0
+        for name in self.floats:
+            base = self.base[name]
+            base.copy_(mean[at : at + base.numel()].view(base.shape))
+            at += base.numel()
+        for name, value in others.items():
+            self.base[name].copy_(value)
+        self.reset()
+
+    def flat_size(self) -> int:
+        return sum(self.named[n].numel() for n in self.floats)
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for name in sorted(self.base):
+            value = self.base[name].contiguous()
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(tensor_bytes(value))
+        return digest.hexdigest()
+
+
+def tensor_bytes(value: Tensor) -> memoryview | bytes:
+    """The elements of a CPU tensor as bytes."""
+    flat = value.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def params_digest(values: Iterator[tuple[str, Tensor]]) -> str:
+    """sha256 over name, dtype, shape and bytes of each parameter, in name order."""
+    digest = hashlib.sha256()
+    for name, value in values:
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(tensor_bytes(value))
+    return digest.hexdigest()

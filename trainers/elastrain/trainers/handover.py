@@ -1,0 +1,171 @@
+"""From one generation to the next: only what changes hands travels.
+
+Everybody knows from the opening who holds which blocks at which step, and works out the same plan. The old
+layout is kept until a barrier shows that everyone has the new one; a failure before that starts again from
+what is held then, which is never less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elastrain.trainers.chunks import Domain, Ownership, intersect, subtract
+from elastrain.trainers.collectives import Group
+from elastrain.trainers.cursor import Cursor, advance
+from elastrain.trainers.messages import Json, Range
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.step import Exchange
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the coordinator says when it opens a generation."""
+
+    generation: int
+    members: tuple[Json, ...]  # rank order: {worker, group, node, address}
+    step: int
+    cursor: Json | None
+    record: Json | None
+    held: dict[str, list[Range]]
+    whole: tuple[str, ...]
+    done: dict[str, list[int]]
+    restore: Json | None  # {"manifest": None | {...}, "prefix": "..."}; None: go on
+    saved_step: int
+
+    @classmethod
+    def from_json(cls, data: Json) -> Opening:
+        return cls(
+            data["generation"],
+            tuple(data["members"]),
+            data["step"],
+            data["cursor"],
+            data["record"],
+            {w: [(a, b) for a, b in ranges] for w, ranges in data["held"].items()},
+            tuple(data["whole"]),
+            data["done"],
+            data["restore"],
+            data["saved_step"],
+        )
+
+    @property
+    def workers(self) -> list[str]:
+        return [str(member["worker"]) for member in self.members]
+
+    def rank_of(self, worker: str) -> int:
+        return self.workers.index(worker)
+
+    def domains(self) -> list[Domain]:
+        return [Domain(m["worker"], m["group"], m["node"]) for m in self.members]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    source: int
+    target: int
+    blocks: Range
+
+
+def plan(opening: Opening, ownership: Ownership) -> list[Transfer]:
+    """Who sends which blocks to whom: for each block that a member is to keep and does not hold, the next
+    holder after it in rank order."""
+    transfers = []
+    holds = [opening.held.get(w, []) for w in opening.workers]
+    world = ownership.world
+    for target in range(world):
+        for chunk in ownership.held(target):
+            lacking = subtract(chunk, holds[target])
+            for turn in range(1, world):
+                source = (target + turn) % world
+                for held in holds[source]:
+                    found = [c for c in (intersect(part, held) for part in lacking) if c is not None]
+                    transfers += [Transfer(source, target, c) for c in found]
+                    lacking = [r for part in lacking for r in subtract(part, found)]
+            if lacking:
+                raise AssertionError(f"blocks {lacking} are held by nobody: the coordinator should have restored")
+    return transfers
+
+
+def catch_up(replica: Replica, opening: Opening) -> None:
+    """Bring this member to the opening's step: apply the record that it missed, or learn the cursor."""
+    assert opening.cursor is not None
+    cursor = Cursor.from_json(opening.cursor)
+    if replica.step == opening.step - 1 and opening.record is not None:
+        replica.apply(opening.record)
+        replica.whole = False
+    elif replica.step != opening.step:
+        replica.forget()
+    if cursor.step == opening.step - 1 and opening.record is not None:
+        cursor = advance(cursor, opening.record, replica.verdict(opening.record), len(replica.model.parameters))
+    replica.cursor = cursor
+    replica.record = opening.record or replica.record
+
+
+def hand_over(replica: Replica, opening: Opening, group: Group, ownership: Ownership) -> None:
+    """Move chunks to their new keepers, and everything else to the joiners; returns when all have it."""
+    rank = group.rank
+    transfers = plan(opening, ownership)
+    _move_chunks(replica, transfers, group)
+    if len(opening.whole) < group.world:
+        replica.whole = replica.whole and opening.workers[rank] in opening.whole
+        _send_buffers(replica, opening, group)
+        Exchange(replica, group, ownership, opening.workers).gather()
+    group.barrier()
+    replica.states.relayout(ownership.held(rank))
+
+
+def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> None:
+    space, slots = replica.model.space, replica.rule.slots
+    rows = 1 + len(slots)  # parameters, then each slot
+
+    def pack(transfer: Transfer) -> Tensor:
+        state = replica.states.read(transfer.blocks)
+        return torch.cat([replica.model.params[space.elements(transfer.blocks)], *(state[s] for s in slots)])
+
+    def size(transfer: Transfer) -> int:
+        window = space.elements(transfer.blocks)
+        return rows * (window.stop - window.start)
+
+    sends: list[Tensor | None] = []
+    for peer in range(group.world):
+        packed = [pack(t) for t in transfers if (t.source, t.target) == (group.rank, peer)]
+        sends.append(torch.cat(packed) if packed else None)
+    sizes = [sum(size(t) for t in transfers if (t.source, t.target) == (p, group.rank)) for p in range(group.world)]
+    arrived = group.exchange(sends, sizes, torch.float32)
+    at = [0] * group.world
+    for transfer in (t for t in transfers if t.target == group.rank):
+        data = arrived[transfer.source][at[transfer.source] : at[transfer.source] + size(transfer)]
+        at[transfer.source] += size(transfer)
+        param, *state = data.view(rows, -1)
+        replica.model.params[space.elements(transfer.blocks)] = param
+        replica.states.put(transfer.blocks, {s: t.clone() for s, t in zip(slots, state, strict=True)})
+
+
+def _send_buffers(replica: Replica, opening: Opening, group: Group) -> None:
+    """The first survivor sends its buffers to every joiner. Their bytes, whatever their types."""
+    bank = replica.model.buffers
+    if not bank:
+        return
+    survivors = [r for r, w in enumerate(opening.workers) if opening.held.get(w)]
+    joiners = [r for r in range(group.world) if r not in survivors]
+    length = sum(b.numel() * b.element_size() for b in bank.base.values())
+    sends: list[Tensor | None] = [None] * group.world
+    if group.rank == survivors[0]:
+        mine = torch.cat([_bytes(b) for b in bank.base.values()])
+        sends = [mine if r in joiners else None for r in range(group.world)]
+    sizes = [length if group.rank in joiners and r == survivors[0] else 0 for r in range(group.world)]
+    arrived: Any = group.exchange(sends, sizes, torch.uint8)[survivors[0]]
+    if group.rank in joiners:
+        at = 0
+        for base in bank.base.values():
+            size = base.numel() * base.element_size()
+            base.copy_(arrived[at : at + size].clone().view(base.dtype).view(base.shape))
+            at += size
+        bank.reset()
+
+
+def _bytes(value: Tensor) -> Tensor:
+    return value.contiguous().reshape(-1).view(torch.uint8)

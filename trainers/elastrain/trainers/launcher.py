@@ -1,0 +1,64 @@
+"""Who starts worker processes: a small protocol with two implementations.
+
+`LocalLauncher` starts processes on this machine, `RayLauncher` starts one Ray Train run per group. The
+attempt knows only these four verbs, so that the whole engine runs, and is tested, without Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """What a worker process is told when it is started. Everything else comes over the coordinator's connection."""
+
+    worker: str  # "w3", stable for the life of the process
+    group: str  # "g2"
+    coordinator: str  # ws://host:port
+    key: str  # the attempt's key: who does not have it cannot register
+    job: str
+    attempt: int
+    cpu: float = 1.0  # cores; the number of threads follows from it
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WorkerStart:
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class GroupStart:
+    """Workers that start, end and fail together: one failure domain."""
+
+    group: str
+    workers: tuple[WorkerStart, ...]
+    avoid_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupEnded:
+    """Every process of a group is gone. `causes` holds known facts only: "exit code 1", "signal 9 (SIGKILL)"."""
+
+    group: str
+    causes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Launcher(Protocol):
+    """Starts and ends groups. No call waits for a process, but `close`."""
+
+    def start(self, group: GroupStart) -> None:
+        """Begin to start a group; returns at once."""
+
+    def stop(self, group: str, *, kill: bool) -> None:
+        """End a group. Without `kill` its workers are given the chance to end by themselves."""
+
+    def poll(self) -> list[GroupEnded]:
+        """Groups that ended since the last call, each one once."""
+
+    def close(self) -> None:
+        """End every process that was started; returns when they are gone."""

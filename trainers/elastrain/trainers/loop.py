@@ -1,0 +1,248 @@
+"""The training loop of one worker, told from top to bottom.
+
+    a generation is opened ─▶ form it ─▶ [ do what is due at this boundary ─▶ one step ] over and over
+          ▲                                     │ halted, a peer is gone, an exception, a boundary
+          └──────────── report what is held ◀───┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from elastrain.trainers import collectives, restore, step
+from elastrain.trainers.checkpoint import Snapshots
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.collectives import Broken, Group, Halted
+from elastrain.trainers.cursor import Verdict, deal
+from elastrain.trainers.evaluate import evaluate_step
+from elastrain.trainers.faults import UserFault, blamed_on_user, internal, refuse
+from elastrain.trainers.handover import Opening, catch_up, hand_over
+from elastrain.trainers.messages import Json, Report
+from elastrain.trainers.replica import Partial, Replica
+from elastrain.trainers.samples import SampleReader
+from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.step import Exchange
+
+
+class Boundary(Exception):
+    """Everyone stopped at this boundary, because a command of the log said so."""
+
+
+@dataclass
+class Generation:
+    """One fixed set of members, from forming to breaking."""
+
+    opening: Opening
+    group: Group
+    ownership: Ownership
+    exchange: Exchange
+    done: list[Sequence[int]]  # gradients that members kept from a generation that broke
+    log: int = 0  # commands up to this number take effect at this boundary
+    handled: int = 0
+    snapshots: set[int] = field(default_factory=set)  # steps
+
+    @property
+    def number(self) -> int:
+        return self.opening.generation
+
+
+class Trainer:
+    """One worker in the loop. `run` returns when the coordinator dismisses it."""
+
+    def __init__(self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots) -> None:
+        self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
+
+    def facts(self) -> Json:
+        """What the coordinator wants to know of the job before it begins."""
+        return {
+            "blocks": self.replica.model.space.blocks,
+            "parameters": len(self.replica.model.parameters),
+            "train_size": self.reader.size("train"),
+            "val_size": self.reader.size("val"),
+        }
+
+    def run(self) -> None:
+        """Live through generation after generation; ends by Dismissed."""
+        while True:
+            opening = self.session.next_opening()
+            report = self._live(opening)
+            self.session.report(report)
+
+    def _live(self, opening: Opening) -> Report:
+        """Train in one generation until it is over; the report says with what."""
+        group: Group | None = None
+        try:
+            generation = self.form(opening)
+            group = generation.group
+            while True:
+                self.boundary(generation)
+                self.step(generation)
+        except Boundary:
+            return self.replica.report(opening.generation, "boundary")
+        except Halted:
+            return self.replica.report(opening.generation, "halted")
+        except Broken as error:
+            return self.replica.report(opening.generation, "broken", str(error))
+        except restore.BadCheckpoint as error:
+            self.session.send("bad_checkpoint", step=error.step, file=error.file, why=error.why)
+            return self.replica.report(opening.generation, "broken", str(error))
+        except UserFault as error:
+            return replace(self.replica.report(opening.generation, "fault"), fault=error.fault)
+        except Dismissed:
+            raise
+        except Exception as error:
+            return replace(self.replica.report(opening.generation, "fault"), fault=internal(error))
+        finally:
+            if group is not None:
+                group.park()
+
+    # ---- forming a generation ---------------------------------------------------------------
+
+    def form(self, opening: Opening) -> Generation:
+        """Meet the other members, get to the same step, and take over what is ours to keep."""
+        rank = opening.rank_of(self.session.worker)
+        ownership = Ownership.of(self.replica.model.space, opening.domains())
+        if opening.restore is not None:
+            self.replica.forget()
+        else:
+            catch_up(self.replica, opening)
+        group = collectives.build(
+            opening.members[0]["address"],
+            opening.generation,
+            rank,
+            ownership.world,
+            lambda: self.session.check(opening.generation),
+            lambda: self.session.waits(opening.generation),
+        )
+        if opening.restore is not None:
+            restore.load(self.replica, self.session.storage, opening.restore, ownership, rank)
+            group.barrier()
+        else:
+            hand_over(self.replica, opening, group, ownership)
+        self.session.send("sealed", generation=opening.generation, step=self.replica.step)
+        exchange = Exchange(self.replica, group, ownership, opening.workers)
+        done = [opening.done.get(w, []) for w in opening.workers]
+        return Generation(opening, group, ownership, exchange, done)
+
+    # ---- one step ---------------------------------------------------------------------------
+
+    def step(self, generation: Generation) -> None:
+        """Gradients, reduce, commit, update, gather."""
+        replica = self.replica
+        assert replica.cursor is not None
+        at = replica.step
+        count = replica.plan.count(at)
+        if replica.partial is None:
+            replica.partial = Partial.of(count)
+        todo = deal(generation.group.world, count, generation.done)
+        for microbatch in todo[generation.group.rank]:
+            self.session.check(generation.number)
+            self.session.began(at, microbatch)
+            with blamed_on_user("compute", at, microbatch):
+                step.compute(replica, self.reader, at, microbatch)
+        has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
+        generation.exchange.reduce(has)
+        record = generation.exchange.commit(self.session.log_number)
+        verdict = replica.apply(record)
+        generation.done = [[] for _ in has]
+        generation.log = record["log"]
+        if generation.group.rank == 0:
+            self.session.committed(generation.number, replica.step, record)
+        generation.exchange.gather()
+        self._judge(generation, record, verdict)
+
+    def _judge(self, generation: Generation, record: Json, verdict: Verdict) -> None:
+        """What every member sees alike in the record and must not train on with."""
+        replica = self.replica
+        assert replica.cursor is not None
+        if len(record["others"]) > 1:
+            names = ", ".join(replica.model.buffers.others)
+            refuse(
+                f"a buffer that is not a float differs between the microbatches of step {record['step']} "
+                f"(one of: {names}). Such a buffer must not depend on the data: make it a float, or no buffer."
+            )
+        if not verdict.finite:
+            policy = replica.spec.non_finite
+            where = "; ".join(
+                f"rank {record['workers'].index(worker)} ({worker}), microbatch {j}" for j, worker in record["bad"]
+            )
+            what = f"non-finite {'loss (NaN or infinite)' if where else 'gradient'} at step {record['step']}"
+            what += f" on {where}" if where else ""
+            if policy.policy == "fail":
+                refuse(f"{what}; non_finite.policy is fail")
+            if replica.cursor.skipped_in_row > policy.max:
+                text = f"{what}; {replica.cursor.skipped_in_row} steps in a row were skipped, non_finite.max is {policy.max}"
+                refuse(text)
+
+    # ---- at a boundary ----------------------------------------------------------------------
+
+    def boundary(self, generation: Generation) -> None:
+        """Everything that is due at this step: re-form, evaluate, checkpoint, end; in this order."""
+        replica = self.replica
+        kinds = self._commands(generation)
+        if "regroup" in kinds:
+            raise Boundary
+        last = replica.step >= replica.plan.total_steps
+        if self._evaluation_due(last):
+            self._evaluate(generation)
+            kinds |= self._commands(generation)
+        if self._checkpoint_due(last) or kinds & {"checkpoint", "finish"}:
+            self._snapshot(generation, again="checkpoint" in kinds)
+        if last or "finish" in kinds:
+            self._idle(generation)
+
+    def _commands(self, generation: Generation) -> set[str]:
+        """The kinds of commands that take effect now: those whose number the last commit carried."""
+        kinds = self.session.commands(generation.number, generation.handled, generation.log)
+        generation.handled = max(generation.handled, generation.log)
+        return kinds
+
+    def _evaluation_due(self, last: bool) -> bool:
+        replica, evaluate = self.replica, self.replica.spec.evaluate
+        assert replica.cursor is not None
+        if replica.eval_plan is None or replica.step == 0 or replica.cursor.evaluated_step == replica.step:
+            return False
+        every = evaluate.every_steps
+        return (last and evaluate.at_end) or (every is not None and replica.step % every == 0)
+
+    def _evaluate(self, generation: Generation) -> None:
+        """Steps without an update. Each one ends in a commit, where commands are seen as well."""
+        replica = self.replica
+        assert replica.cursor is not None and replica.eval_plan is not None
+        while replica.cursor.evaluated_step != replica.step:
+            log = evaluate_step(replica, self.reader, self.session, generation.group, generation.number)
+            generation.log = max(generation.log, log)
+            if "regroup" in self._peek(generation):
+                self._commands(generation)
+                raise Boundary
+        if generation.group.rank == 0:
+            self.session.evaluated(generation.number, replica)
+
+    def _peek(self, generation: Generation) -> set[str]:
+        return self.session.commands(generation.number, generation.handled, generation.log)
+
+    def _checkpoint_due(self, last: bool) -> bool:
+        every = self.replica.spec.checkpoint.every_steps
+        at = self.replica.step
+        return at > 0 and (last or (every is not None and at % every == 0))
+
+    def _snapshot(self, generation: Generation, again: bool) -> None:
+        at = self.replica.step
+        if at <= generation.opening.saved_step or (at in generation.snapshots and not again):
+            return
+        generation.snapshots.add(at)
+        self.snapshots.take(self.replica, generation.ownership, generation.group.rank, generation.number)
+
+    def _idle(self, generation: Generation) -> None:
+        """Nothing is left to do here. Wait to be dismissed; take another snapshot if one is asked for."""
+        self.session.send("idle", generation=generation.number, step=self.replica.step)
+        while True:
+            self.session.check(generation.number)
+            number = self.session.wait_command(generation.handled)
+            if number is None:
+                continue
+            kinds = self.session.commands(generation.number, generation.handled, number)
+            generation.handled = number
+            if "checkpoint" in kinds:
+                self._snapshot(generation, again=True)

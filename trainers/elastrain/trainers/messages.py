@@ -1,0 +1,256 @@
+"""The words of the membership machine: facts that go in (events), orders that come out (actions).
+
+Plain frozen data, no I/O. `record` and `cursor` are opaque to the machine: it only passes them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Json = dict[str, Any]
+Range = tuple[int, int]  # [start, stop) in blocks
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An exception that a worker caught. `phase` is where: start, compute, evaluate, checkpoint, verdict."""
+
+    phase: str
+    error: str  # "NameError: name 'x' is not defined"
+    traceback: str
+    step: int | None = None
+    microbatch: int | None = None
+    at_once: bool = False  # certainly the user's: ImportError, SyntaxError, refused input
+
+    @property
+    def place(self) -> tuple[str, int | None, int | None]:
+        return (self.phase, self.step, self.microbatch)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a member holds when its generation is over. All of it is at `step`."""
+
+    generation: int
+    why: Literal["boundary", "halted", "broken", "fault"]
+    step: int  # steps committed and applied here
+    cursor: Json | None = None  # replicated state at `step`; None: nothing is held
+    record: Json | None = None  # the commit record that led to `step`
+    held: tuple[Range, ...] = ()  # blocks whose optimizer state is here
+    whole: bool = False  # every parameter is here, at `step`
+    done: tuple[int, ...] = ()  # microbatches of `step` whose gradients are here
+    fault: Fault | None = None
+    detail: str = ""
+
+
+# ---- events ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Registered:
+    worker: str
+    node: str
+    pid: int
+    address: Json  # where its key-value store for rendezvous listens
+
+
+@dataclass(frozen=True)
+class Warm:
+    worker: str
+    blocks: int  # size of the model in blocks
+
+
+@dataclass(frozen=True)
+class StartFailed:
+    worker: str
+    fault: Fault
+
+
+@dataclass(frozen=True)
+class Reported:
+    worker: str
+    report: Report
+
+
+@dataclass(frozen=True)
+class Sealed:
+    worker: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A member passes on the commit record of `step`, the step that is thereby accepted."""
+
+    worker: str
+    generation: int
+    step: int
+    record: Json
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A member did everything that was due and waits at a boundary to be ended."""
+
+    worker: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Began:
+    worker: str
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Beat:
+    worker: str
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A member has waited for its peers in a collective for longer than a heartbeat."""
+
+    worker: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Closed:
+    worker: str
+
+
+@dataclass(frozen=True)
+class GroupGone:
+    group: str
+    causes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Scale:
+    min: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    why: Literal["paused", "preempted", "cancelled"]
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointWanted:
+    reason: str
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    step: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    now: float  # s, monotonic
+
+
+Event = (
+    Registered | Warm | StartFailed | Reported | Sealed | Committed | Idle | Began | Beat | Waits | Closed
+    | GroupGone | Scale | Finish | CheckpointWanted | CheckpointSaved | Tick
+)  # fmt: skip
+
+
+# ---- actions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StartGroup:
+    group: str
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StopGroup:
+    group: str
+    kill: bool
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Close the connection of a worker that was removed; what it still says is not heard."""
+
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Tell the members that their generation is over: leave whatever you wait in and report."""
+
+    generation: int
+    workers: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """Form generation `generation` with `members`, in rank order, at `step`."""
+
+    generation: int
+    members: tuple[str, ...]
+    step: int
+    cursor: Json | None = None
+    record: Json | None = None  # leads from step - 1 to `step`, for those who are behind
+    held: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
+    done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    restore: bool = False  # nobody holds everything: load the newest checkpoint, or begin from the seed
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Command:
+    """An entry of the numbered log; takes effect at the boundary whose commit has seen its number."""
+
+    number: int
+    kind: Literal["regroup", "checkpoint", "finish"]
+
+
+@dataclass(frozen=True)
+class Accept:
+    step: int
+    record: Json
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """Tell workers to end by themselves."""
+
+    workers: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """An event for people."""
+
+    type: str
+    message: str
+    data: Json
+
+
+@dataclass(frozen=True)
+class End:
+    """The attempt is over. `failed_by` only with outcome failed."""
+
+    outcome: Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
+    step: int
+    failed_by: Literal["user", "infrastructure", "service"] | None = None
+    message: str | None = None
+
+
+Action = StartGroup | StopGroup | Fence | Halt | Open | Command | Accept | Dismiss | Say | End

@@ -1,0 +1,226 @@
+"""One worker's copy of the training: the whole model, and the optimizer state of the chunks it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from elastrain.trainers.chunks import FlatSpace, Ownership, intersect, subtract
+from elastrain.trainers.cursor import Cursor, Verdict, advance
+from elastrain.trainers.data import EvalPlan, Plan
+from elastrain.trainers.flat import FlatModel
+from elastrain.trainers.messages import Json, Range, Report
+from elastrain.trainers.optimizers import Rule, rule
+from elastrain.trainers.samples import seed_everything
+from elastrain.trainers.schedules import learning_rate
+from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.task import Task
+from elastrain.trainers.tree import Climber
+
+
+def make_module(task: Task, seed: int) -> nn.Module:
+    """The Task's model, its generators seeded from the job's seed."""
+    seed_everything(seed, "model")
+    return task.model()
+
+
+class ChunkStates:
+    """Optimizer state by block range: slot -> (elements,) f32."""
+
+    def __init__(self, space: FlatSpace, rule: Rule) -> None:
+        self.space, self.rule = space, rule
+        self.pieces: dict[Range, dict[str, Tensor]] = {}
+
+    def fresh(self, blocks: Range) -> dict[str, Tensor]:
+        window = self.space.elements(blocks)
+        like = torch.empty(window.stop - window.start)
+        return {slot: self.rule.init(slot, like) for slot in self.rule.slots}
+
+    def put(self, blocks: Range, state: dict[str, Tensor]) -> None:
+        self.pieces[blocks] = state
+
+    def ranges(self) -> list[Range]:
+        return sorted(self.pieces)
+
+    def read(self, blocks: Range) -> dict[str, Tensor]:
+        """The state of any range that is held, put together from pieces. Raises KeyError for a gap."""
+        found: dict[Range, dict[str, Tensor]] = {}
+        for piece in self.ranges():
+            for part in [p for p in subtract(blocks, list(found)) if intersect(piece, p)]:
+                common = intersect(piece, part)
+                if common is not None:
+                    found[common] = self._cut(piece, common)
+        if subtract(blocks, list(found)):
+            raise KeyError(f"blocks {subtract(blocks, list(found))} of {blocks} are not held here")
+        ordered = [found[r] for r in sorted(found)]
+        return {s: torch.cat([o[s] for o in ordered]) if len(ordered) > 1 else ordered[0][s] for s in self.rule.slots}
+
+    def _cut(self, piece: Range, common: Range) -> dict[str, Tensor]:
+        origin = self.space.elements(piece).start
+        window = self.space.elements(common)
+        state = self.pieces[piece]
+        return {s: state[s][window.start - origin : window.stop - origin] for s in self.rule.slots}
+
+    def relayout(self, chunks: Sequence[Range]) -> None:
+        """Keep exactly these chunks; what else is held is dropped."""
+        kept = {c: (self.pieces[c] if c in self.pieces else self._own(self.read(c))) for c in chunks}
+        self.pieces = kept
+
+    @staticmethod
+    def _own(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {s: t.clone() for s, t in state.items()}
+
+
+@dataclass
+class Partial:
+    """What this worker computed of a step that is not committed yet. It survives a broken generation."""
+
+    count: int
+    gradients: Climber[Tensor]  # (size,) f32 each
+    buffers: Climber[Tensor]  # (floats,) f64 each
+    rows: dict[int, list[float | str]] = field(default_factory=dict)  # microbatch -> its row of the record
+    used: int = 0
+    others: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, count: int) -> Partial:
+        return cls(count, Climber(count, inplace=True), Climber(count, inplace=True))
+
+
+class Replica:
+    """Everything that a report speaks of. `forget` makes it a joiner again."""
+
+    def __init__(self, spec: JobSpec, task: Task, model: FlatModel, train_size: int, val_size: int) -> None:
+        self.spec, self.task, self.model = spec, task, model
+        self.plan = Plan(
+            train_size,
+            spec.batch.size,
+            spec.batch.microbatch,
+            epochs=spec.epochs,
+            steps=spec.steps,
+            seed=spec.seed,
+            shuffle=spec.shuffle,
+        )
+        self.eval_plan = EvalPlan(val_size, spec.batch.size, spec.batch.microbatch) if val_size else None
+        self.rule = rule(spec.optimizer)
+        self.states = ChunkStates(model.space, self.rule)
+        # A power of two: multiplying with it and dividing by it again changes no bit.
+        self.scale = 2.0 ** -(spec.batch.size - 1).bit_length()
+        self.cursor: Cursor | None = None  # None: nothing is held
+        self.record: Json | None = None
+        self.whole = False
+        self.partial: Partial | None = None
+        self.reduced: dict[Range, Tensor] = {}  # held chunk -> summed gradient (elements,) f32
+        self.new_buffers: tuple[Tensor, dict[str, Tensor]] | None = None
+        self.touched = False  # the parameters are no longer those that the seed gives
+
+    @property
+    def step(self) -> int:
+        return self.cursor.step if self.cursor is not None else -1
+
+    def forget(self) -> None:
+        self.cursor, self.record, self.whole, self.partial = None, None, False, None
+        self.states.pieces, self.reduced, self.new_buffers = {}, {}, None
+
+    def report(self, generation: int, why: str, detail: str = "") -> Report:
+        if self.cursor is None:
+            return Report(generation, why, -1, detail=detail)  # type: ignore[arg-type]
+        done = tuple(sorted(self.partial.rows)) if self.partial is not None else ()
+        return Report(
+            generation,
+            why,  # type: ignore[arg-type]
+            self.step,
+            cursor=self.cursor.to_json(),
+            record=self.record,
+            held=tuple(self.states.ranges()),
+            whole=self.whole,
+            done=done,
+            detail=detail,
+        )
+
+    # ---- the update -------------------------------------------------------------------------
+
+    def verdict(self, record: Json) -> Verdict:
+        return Verdict.of(record, self.scale, self.spec.clip_norm)
+
+    def rate(self, updates: int) -> float:
+        return learning_rate(self.spec, updates, self.plan.total_steps)
+
+    def apply(self, record: Json) -> Verdict:
+        """Move from `step` to `step + 1` as the record says: every chunk that is held, and the buffers.
+
+        Local and without waiting, so a failure elsewhere finds it done or not begun.
+        """
+        assert self.cursor is not None and record["step"] == self.step
+        verdict = self.verdict(record)
+        after = advance(self.cursor, record, verdict, len(self.model.parameters))
+        if verdict.applied:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # threads cut a chunk at places that depend on its length
+            for chunk, gradient in self.reduced.items():
+                self._update(chunk, gradient, verdict.factor, int(record["used"], 16), after)
+            torch.set_num_threads(threads)
+            if self.new_buffers is not None:
+                total, others = self.new_buffers
+                self.model.buffers.commit(total / record["weight"], others)
+        self.model.buffers.reset()
+        self.touched = True
+        self.cursor, self.record = after, record
+        self.partial, self.reduced, self.new_buffers = None, {}, None
+        return verdict
+
+    def _update(self, chunk: Range, gradient: Tensor, factor: float, used: int, after: Cursor) -> None:
+        """The rule on one chunk, in runs of elements whose parameters have the same count and decay."""
+        rate = self.rate(after.updates - 1)
+        origin = self.model.space.elements(chunk).start
+        state = self.states.read(chunk)
+        for window, count, decay in self._runs(chunk, used, after):
+            part = slice(window.start - origin, window.stop - origin)
+            self.rule.update(
+                self.model.params[window],
+                gradient[part] * factor,
+                {s: t[part] for s, t in state.items()},
+                count,
+                rate,
+                decay,
+            )
+
+    def _runs(self, chunk: Range, used: int, after: Cursor) -> list[tuple[slice, int, float]]:
+        space, spec = self.model.space, self.spec.optimizer
+        window = space.elements(chunk)
+        runs: list[tuple[slice, int, float]] = []
+        pieces = space.pieces
+        for at, piece in enumerate(pieces):
+            end = pieces[at + 1].start if at + 1 < len(pieces) else space.size  # padding goes along
+            start, stop = max(piece.start, window.start), min(end, window.stop)
+            if start >= stop or not used >> piece.index & 1:
+                continue
+            decays = spec.weight_decay_1d or len(piece.shape) > 1
+            key = (after.counts.of(piece.index), spec.weight_decay if decays else 0.0)
+            if runs and runs[-1][0].stop == start and runs[-1][1:] == key:
+                runs[-1] = (slice(runs[-1][0].start, stop), *key)
+            else:
+                runs.append((slice(start, stop), *key))
+        return runs
+
+    # ---- beginnings -------------------------------------------------------------------------
+
+    def reinitialise(self) -> None:
+        """Parameters and buffers as the seed gives them, once more."""
+        if self.touched:
+            fresh = FlatModel(make_module(self.task, self.spec.seed))
+            self.model.params.copy_(fresh.params)
+            for name, base in self.model.buffers.base.items():
+                base.copy_(fresh.buffers.base[name])
+            self.model.buffers.reset()
+            self.touched = False
+
+    def begin(self, ownership: Ownership, rank: int) -> None:
+        """At step 0, with fresh optimizer state for what is to be kept."""
+        self.cursor, self.record, self.whole = Cursor(), None, True
+        self.states.pieces = {}
+        for chunk in ownership.held(rank):
+            self.states.put(chunk, self.states.fresh(chunk))

@@ -1,0 +1,180 @@
+"""A worker's line to its coordinator. The open connection is the sign of life.
+
+One thread listens, so that a halt reaches a worker that waits in a collective; another beats, so that user
+code may take its time. The training thread sends by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from dataclasses import asdict
+from typing import Any
+
+import psutil
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from elastrain.trainers.collectives import Halted
+from elastrain.trainers.handover import Opening
+from elastrain.trainers.launcher import WorkerStart
+from elastrain.trainers.messages import Fault, Json, Report
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.storage import Storage
+
+CONNECT_S = 20.0
+
+
+class Dismissed(Exception):
+    """The coordinator needs this worker no longer, or is gone."""
+
+
+class Session:
+    """Sends what this worker has to say; holds what it was told. `check` is safe to call at any time."""
+
+    def __init__(self, start: WorkerStart) -> None:
+        self.start, self.worker = start, start.worker
+        self._connection: ClientConnection = connect(
+            f"{start.coordinator}/?worker={start.worker}",
+            additional_headers={"Authorization": f"Bearer {start.key}"},
+            compression=None,
+            max_size=None,
+            open_timeout=CONNECT_S,
+            ping_interval=None,
+            proxy=None,
+        )
+        self.storage: Storage
+        self._changed = threading.Condition()
+        self._halted = -1
+        self._gone: str | None = None
+        self._opening: Json | None = None
+        self._log: list[tuple[int, str]] = []
+
+    @property
+    def host(self) -> str:
+        """This machine's address on the way to the coordinator: where peers can reach it too."""
+        return str(self._connection.socket.getsockname()[0])
+
+    def register(self, node: str, address: Json) -> Json:
+        """Say who we are; returns the welcome: spec, secrets, storage. Raises Dismissed if not expected."""
+        started = psutil.Process().create_time()
+        self.send("register", group=self.start.group, node=node, pid=os.getpid(), started=started, address=address)
+        try:
+            welcome: Json = json.loads(self._connection.recv(timeout=CONNECT_S))
+        except (ConnectionClosed, TimeoutError) as error:
+            raise Dismissed(str(error)) from error
+        threading.Thread(target=self._listen, daemon=True, name="listen").start()
+        threading.Thread(target=self._beat, args=(welcome["beat_s"],), daemon=True, name="beat").start()
+        return welcome
+
+    # ---- saying -----------------------------------------------------------------------------
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Raises Dismissed if the coordinator is gone."""
+        try:
+            self._connection.send(json.dumps({"kind": kind, **fields}, separators=(",", ":")))
+        except ConnectionClosed as error:
+            raise Dismissed("the coordinator is gone") from error
+
+    def began(self, step: int, microbatch: int) -> None:
+        """So that a microbatch that takes its process down can be named."""
+        self.send("began", step=step, microbatch=microbatch)
+
+    def waits(self, generation: int) -> None:
+        self.send("waits", generation=generation)
+
+    def report(self, report: Report) -> None:
+        self.send("report", report=asdict(report))
+
+    def start_failed(self, fault: Fault) -> None:
+        self.send("start_failed", fault=asdict(fault))
+
+    def committed(self, generation: int, step: int, record: Json) -> None:
+        """Pass on the record that led to `step`: the step is accepted once the coordinator holds it."""
+        self.send("committed", generation=generation, step=step, record=record)
+
+    def evaluated(self, generation: int, replica: Replica) -> None:
+        assert replica.cursor is not None
+        self.send("evaluated", generation=generation, step=replica.step, metrics=dict(replica.cursor.metrics))
+
+    # ---- hearing ----------------------------------------------------------------------------
+
+    def check(self, generation: int) -> None:
+        """Raises Halted if the generation is over, Dismissed if we are."""
+        if self._gone is not None:
+            raise Dismissed(self._gone)
+        if self._halted >= generation:
+            raise Halted(f"generation {generation} is over")
+
+    def next_opening(self) -> Opening:
+        """Wait for the next generation. Raises Dismissed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._opening is not None or self._gone is not None)
+            if self._gone is not None:
+                raise Dismissed(self._gone)
+            opening, self._opening = self._opening, None
+        assert opening is not None
+        return Opening.from_json(opening)
+
+    @property
+    def log_number(self) -> int:
+        return self._log[-1][0] if self._log else 0
+
+    def commands(self, generation: int, after: int, upto: int) -> set[str]:
+        """The kinds of the log's entries after..upto; waits for one that is still on its way."""
+        while upto > after:
+            self.check(generation)
+            with self._changed:
+                if self._changed.wait_for(lambda: self.log_number >= upto, timeout=0.05):
+                    return {kind for number, kind in self._log if after < number <= upto}
+        return set()
+
+    def wait_command(self, after: int) -> int | None:
+        """The newest number, once there is one beyond `after`; None now and then, to look around."""
+        with self._changed:
+            known = self._changed.wait_for(
+                lambda: self.log_number > after or self._gone is not None or self._opening is not None, timeout=0.05
+            )
+            return self.log_number if known and self.log_number > after else None
+
+    def _listen(self) -> None:
+        try:
+            for text in self._connection:
+                message = json.loads(text)
+                with self._changed:
+                    self._hear(message)
+                    self._changed.notify_all()
+            why = "the coordinator closed the connection"
+        except Exception as error:
+            why = f"the connection to the coordinator broke: {error}"
+        with self._changed:
+            self._gone = self._gone or why
+            self._changed.notify_all()
+
+    def _hear(self, message: Json) -> None:
+        match message["kind"]:
+            case "open":
+                self._opening, self._log = message, []
+            case "halt":
+                self._halted = max(self._halted, message["generation"])
+            case "command":
+                self._log.append((message["number"], message["command"]))
+            case "dismiss":
+                self._gone = message["why"]
+
+    def _beat(self, every_s: float) -> None:
+        with contextlib.suppress(Dismissed):
+            while self._gone is None:
+                self.send("beat")
+                with self._changed:
+                    self._changed.wait_for(lambda: self._gone is not None, timeout=every_s)
+
+    def wait_dismissed(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone is not None)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._connection.close()

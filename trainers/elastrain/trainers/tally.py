@@ -1,0 +1,149 @@
+"""What people see of a running attempt: metrics per accepted step, progress, workers. Facts only, no torch."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from elastrain.trainers.cursor import Cursor, Verdict, advance
+from elastrain.trainers.data import Plan
+from elastrain.trainers.facts import event, now
+from elastrain.trainers.membership import Machine
+from elastrain.trainers.messages import Json
+from elastrain.trainers.roster import State
+from elastrain.trainers.schedules import learning_rate
+from elastrain.trainers.spec import JobSpec
+
+PROGRESS_S = 0.5
+SPEED_STEPS = 10  # the speed shown is that of the last so many steps
+
+
+class Tally:
+    """Follows the accepted steps with a cursor of its own."""
+
+    def __init__(self, spec: JobSpec, sink: Callable[[Json], None]) -> None:
+        self.spec, self.sink = spec, sink
+        self.plan: Plan | None = None
+        self.parameters = 0
+        self.cursor = Cursor()
+        self.epoch_no = 0  # +1 per rollback: points of a smaller one are replaced
+        self.replaced = 0
+        self.status = "starting"
+        self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_STEPS + 1)  # (s, samples)
+        self._shown: dict[str, Json] = {}
+        self._progress_at = 0.0
+
+    def learn(self, said: Json) -> None:
+        """Sizes, from the first worker that is warm. Raises EmptyDataset."""
+        if self.plan is None:
+            batch = self.spec.batch
+            self.plan = Plan(
+                said["train_size"], batch.size, batch.microbatch, epochs=self.spec.epochs, steps=self.spec.steps,
+                seed=self.spec.seed, shuffle=self.spec.shuffle,
+            )  # fmt: skip
+            self.parameters = said["parameters"]
+
+    def restored(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self._recent.clear()
+
+    def rolled_back(self) -> None:
+        self.epoch_no += 1
+
+    def accepted(self, record: Json, machine: Machine) -> None:
+        """One more step counts."""
+        if record["step"] != self.cursor.step or self.plan is None:
+            return
+        scale = 2.0 ** -(self.spec.batch.size - 1).bit_length()
+        verdict = Verdict.of(record, scale, self.spec.clip_norm)
+        rate = learning_rate(self.spec, self.cursor.updates, self.plan.total_steps)
+        self.cursor = advance(self.cursor, record, verdict, self.parameters)
+        samples = self.plan.samples(record["step"])
+        self._recent.append((time.monotonic(), samples))
+        values = {
+            "loss": verdict.loss,
+            "grad_norm": verdict.grad_norm,
+            "workers": float(len(machine.members)),
+            **({"lr": rate} if verdict.applied else {}),
+            **({"samples_per_s": self.speed} if self.speed else {}),
+        }
+        self.sink({
+            "kind": "metric", "at": now(), "step": self.cursor.step, "epoch_no": self.epoch_no, "values": values,
+        })  # fmt: skip
+        if not verdict.applied:
+            where = ", ".join(f"microbatch {j} on {w}" for j, w in record["bad"])
+            what = "non-finite loss or gradient" if not verdict.finite else "its total weight is 0"
+            text = f"step {self.cursor.step} was skipped: {what}{f' ({where})' if where else ''}"
+            self.sink(event("step.skipped", text, {"step": self.cursor.step}))
+
+    @property
+    def speed(self) -> float | None:
+        """Samples per second over the last steps."""
+        if len(self._recent) < 2:
+            return None
+        seconds = self._recent[-1][0] - self._recent[0][0]
+        return round(sum(n for _, n in list(self._recent)[1:]) / seconds, 3) if seconds > 0 else None
+
+    def evaluated(self, step: int, metrics: Json) -> None:
+        self.sink({"kind": "metric", "at": now(), "step": step, "epoch_no": self.epoch_no, "values": metrics})
+
+    def progress(self, status: str | None, machine: Machine) -> None:
+        """Now and then, and whenever the status changes."""
+        if status is None or status == self.status:
+            if time.monotonic() - self._progress_at < PROGRESS_S:
+                return
+        self.status = status or self.status
+        self._progress_at = time.monotonic()
+        total = self.plan.total_steps if self.plan is not None else None
+        left = self.plan.samples_seen(total) - self.plan.samples_seen(self.cursor.step) if self.plan and total else None
+        self.sink({
+            "kind": "progress", "at": now(), "status": self.status,
+            "reason": "waiting_for_workers" if machine.below_since is not None else None,
+            "step": self.cursor.step, "total_steps": total,
+            "epoch": self.plan.epoch(min(self.cursor.step, (total or 1) - 1)) if self.plan is not None else 0,
+            "samples_per_s": self.speed,
+            "eta_s": round(left / self.speed, 1) if left is not None and self.speed else None,
+            "steps_skipped": self.cursor.skipped, "workers_replaced": self.replaced,
+            "workers_active": sum(w.state is State.ACTIVE for w in machine.roster.workers.values()),
+            "chain": self.cursor.chain,
+        })  # fmt: skip
+
+    def workers(self, machine: Machine) -> None:
+        """A fact for each worker that changed."""
+        for worker in machine.roster.workers.values():
+            rank = machine.members.index(worker.id) if worker.id in machine.members else None
+            active = worker.state in (State.ACTIVE, State.LEAVING)
+            fact = {
+                "id": worker.id, "group": worker.group, "node": worker.node or None, "pid": worker.pid or None,
+                "rank": rank if active else None, "state": worker.state.value, "joined_step": worker.joined_step,
+                "share": round(1 / len(machine.members), 3) if active and rank is not None else None,
+            }  # fmt: skip
+            if self._shown.get(worker.id) != fact:
+                self._note_replacement(worker.id, machine)
+                self._shown[worker.id] = fact
+                self.sink({"kind": "worker", "at": now(), **fact})
+
+    def _note_replacement(self, worker_id: str, machine: Machine) -> None:
+        """A worker that starts in a slot where one was lost replaces it."""
+        worker = machine.roster.workers[worker_id]
+        if worker_id in self._shown or not machine.sealed_once:
+            return
+        slot = machine.roster.groups[worker.group].slot
+        before = [
+            w.id for g in machine.roster.groups.values() if g.slot == slot and g.id != worker.group
+            for w in machine.roster.peers(g.id) if w.state is State.LOST
+        ]  # fmt: skip
+        if before:
+            self.replaced += 1
+            text = f"{worker_id} is started in place of {before[-1]}"
+            self.sink(event("worker.replaced", text, {"worker": worker_id, "replaces": before[-1]}))
+
+    def all_ended(self, machine: Machine) -> None:
+        """Every process is gone."""
+        for worker in machine.roster.workers.values():
+            if worker.state is not State.LOST:
+                worker.state = State.ENDED
+        self.workers(machine)
+        self._progress_at = 0.0
+        self.progress(None, machine)

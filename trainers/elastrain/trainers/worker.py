@@ -1,0 +1,89 @@
+"""A worker process, from its first line to its last."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+import torch
+
+from elastrain.trainers import code
+from elastrain.trainers.checkpoint import Snapshots
+from elastrain.trainers.collectives import Rendezvous
+from elastrain.trainers.faults import UserFault, blamed_on_user
+from elastrain.trainers.flat import FlatModel
+from elastrain.trainers.launcher import WorkerStart
+from elastrain.trainers.loop import Trainer
+from elastrain.trainers.messages import Json
+from elastrain.trainers.replica import Replica, make_module
+from elastrain.trainers.samples import SampleReader
+from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.spec import JobSpec, parse_spec
+from elastrain.trainers.storage import open_storage
+from elastrain.trainers.task import load_task
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(start: WorkerStart, node: str | None = None) -> int:
+    """Train until the coordinator needs this worker no longer. Returns the exit code."""
+    session = Session(start)
+    try:
+        rendezvous = Rendezvous(session.host)
+        welcome = session.register(node or session.host, rendezvous.address)
+        session.storage = open_storage(welcome["storage_url"], welcome["storage_options"])
+        try:
+            trainer = prepare(session, welcome)
+        except UserFault as error:
+            print(error.fault.traceback, file=sys.stderr, flush=True)
+            session.start_failed(error.fault)
+            session.wait_dismissed()
+            return 1
+        session.send("warm", **trainer.facts())
+        trainer.run()
+    except Dismissed as why:
+        print(f"{start.worker} ends: {why}", file=sys.stderr, flush=True)
+    finally:
+        session.close()
+    return 0
+
+
+def prepare(session: Session, welcome: Json) -> Trainer:
+    """Everything that takes time, before anyone waits for us: code, model, data. Raises UserFault."""
+    os.environ.update(welcome["env"])
+    spec = parse_spec(welcome["spec"])
+    set_numerics(spec)
+    with blamed_on_user("start"):
+        if welcome["package"]:
+            code.install(session.storage, welcome["package"])
+        task = load_task(spec.task, spec.task_args)
+        model = FlatModel(make_module(task, spec.seed))
+        reader = SampleReader(task, spec.seed)
+        replica = Replica(spec, task, model, reader.size("train"), reader.size("val"))
+    snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
+    return Trainer(replica, reader, session, snapshots)
+
+
+def set_numerics(spec: JobSpec) -> None:
+    """What the bits depend on beside the spec: threads, and the choice of kernels."""
+    torch.set_num_threads(spec.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def die_with_parent() -> None:
+    """A local worker must not outlive whoever started it."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:
+        os._exit(1)  # it died before the kernel knew
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    exit_code = main(WorkerStart.from_dict(json.loads(sys.argv[1])))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # parked groups have threads that would not end
