@@ -190,7 +190,7 @@ class JobSpec(Section):
     steps: Amount | None = Field(default=None, description="Steps; or give epochs.")
     seed: Seed = Field(default=0, description="Seed of initial parameters, order and random draws.")
     workers: Workers = Field(default_factory=Workers, description="How many workers.")
-    resources: Resources = Field(default_factory=Resources, description="What each worker gets.")
+    resources: Resources = Field(default_factory=Resources, description="CPU and more, per worker.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="When to save, what to keep.")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When to evaluate.")
     non_finite: NonFinite = Field(default_factory=NonFinite, description="What a non-finite step does.")
