@@ -66,8 +66,21 @@ def pack(folder: Path, max_bytes: int = MAX_BYTES) -> Package:
     files = sorted(wanted(folder), key=lambda path: path.relative_to(folder).as_posix())
     if not files:
         raise FixRequest(f"The working directory {folder} holds no files that would be uploaded.")
-    out = tempfile.TemporaryFile()  # noqa: SIM115 - it is the result, and gone when that is
-    largest: list[tuple[str, int]] = []
+    out = tempfile.TemporaryFile()  # noqa: SIM115 - it is the result, and gone when that is closed
+    try:
+        largest = _write(out, folder, files, max_bytes)
+        size = out.tell()
+        out.seek(0)
+        digest = hashlib.file_digest(out, "sha256").hexdigest()
+    except BaseException:
+        out.close()
+        raise
+    return Package(out, size, digest, tuple(largest[:5]))
+
+
+def _write(out: IO[bytes], folder: Path, files: list[Path], max_bytes: int) -> list[tuple[str, int]]:
+    """Writes the zip; returns (name, packed bytes), largest first. Raises FixRequest once it is too large."""
+    packed = []
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for path in files:
             name = path.relative_to(folder).as_posix()
@@ -77,15 +90,10 @@ def pack(folder: Path, max_bytes: int = MAX_BYTES) -> Package:
             with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as target:
                 while chunk := source.read(2**20):
                     target.write(chunk)
-            largest.append((name, archive.getinfo(name).compress_size))
+            packed.append((name, archive.getinfo(name).compress_size))
             if out.tell() > max_bytes:
                 raise too_large(folder, files, max_bytes)
-    largest.sort(key=lambda item: (-item[1], item[0]))
-    size = out.tell()
-    out.seek(0)
-    digest = hashlib.file_digest(out, "sha256").hexdigest()
-    out.seek(0)
-    return Package(out, size, digest, tuple(largest[:5]))
+    return sorted(packed, key=lambda item: (-item[1], item[0]))
 
 
 def too_large(folder: Path, files: list[Path], max_bytes: int) -> FixRequest:

@@ -1,5 +1,41 @@
 """Commands on this machine. What they do lies with the service and is imported when it is needed."""
 
-from collections.abc import Callable
+from typing import Annotated
 
-COMMANDS: tuple[Callable[..., int | None], ...] = ()
+import typer
+
+from elastrain.client.home import home
+
+
+def tell(line: str) -> None:
+    """At once, also into a pipe: somebody waits for the address."""
+    print(line, flush=True)
+
+
+def up(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The API's port, kept from then on.")
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0, help="CPUs that jobs may use; all there are unless given.")
+    ] = None,
+) -> int:
+    """Run everything on this machine: Ray, the store, the API. ctrl-C stops it cleanly."""
+    from elastrain.api.serve import server
+    from elastrain.service.up import Wishes
+    from elastrain.service.up import up as run
+
+    return run(home(), server, Wishes(host=host, port=port, cpus=cpus), tell)
+
+
+def down() -> int:
+    """Stop what runs here: an `up`, or what a killed one left."""
+    from elastrain.service.up import down as stop
+
+    return stop(home(), tell)
+
+
+COMMANDS = (up, down)

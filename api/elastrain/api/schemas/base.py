@@ -1,12 +1,9 @@
-"""What all schemas share: the words of a status, numbers as JSON can hold them, examples."""
+"""What all schemas share: numbers as JSON can hold them, an example to tell."""
 
 from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-Status = Literal[
-    "queued", "starting", "running", "pausing", "paused", "cancelling", "cancelled", "succeeded", "failed"
-]
 FailedBy = Literal["user", "infrastructure", "service"]
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 

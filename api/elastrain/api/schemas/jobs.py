@@ -4,12 +4,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from elastrain.api.schemas.base import AT, JOB_ID, FailedBy, Number, Status, example
+from elastrain.api.schemas.base import AT, JOB_ID, FailedBy, Number, example
+from elastrain.service.jobs import Reason, Status
 
 
 class Transition(BaseModel):
     status: Status
-    reason: str | None
+    reason: Reason | None
     at: str
     actor: str | None
 
@@ -31,7 +32,8 @@ class Progress(BaseModel):
 
 class QueuePlace(BaseModel):
     position: int
-    blocked_by: str | None
+    blocked_by: str | None = Field(description="What it waits for, for people.")
+    short_of: dict[str, Any] | None = Field(description="What is missing, in numbers.")
 
 
 class Counters(BaseModel):
@@ -45,8 +47,10 @@ JOB: dict[str, Any] = {
     "id": JOB_ID,
     "name": "digits",
     "project": "default",
+    "priority": 0,
+    "labels": {},
     "status": "running",
-    "reason": None,
+    "reason": "training",
     "message": None,
     "failed_by": None,
     "since": AT,
@@ -59,13 +63,13 @@ JOB: dict[str, Any] = {
     "metrics": {"latest": {"loss": 0.41, "lr": 0.001}},
     "warnings": [],
     "advice": [],
-    "account": {},
+    "account": "admin",
     "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
     "links": {"ray_dashboard": None},
     "created_at": AT,
     "started_at": AT,
     "finished_at": None,
-    "transitions": [{"status": "queued", "reason": None, "at": AT, "actor": "admin"}],
+    "transitions": [{"status": "queued", "reason": "submitted", "at": AT, "actor": "admin"}],
     "allowed_actions": ["cancel", "scale"],
 }
 
@@ -77,8 +81,10 @@ class Job(BaseModel):
     id: str
     name: str
     project: str
+    priority: int
+    labels: dict[str, str]
     status: Status
-    reason: str | None = Field(description="Why it is in this status, from a closed list.")
+    reason: Reason | None = Field(description="Why it is in this status.")
     message: str | None = Field(description="For people; a failed job's first traceback.")
     failed_by: FailedBy | None = None
     since: str
@@ -90,8 +96,8 @@ class Job(BaseModel):
     queue: QueuePlace | None
     metrics: dict[str, Any]
     warnings: list[Any]
-    advice: list[Any] | str | None
-    account: Any
+    advice: list[Any]
+    account: str = Field(description="Who submitted it.")
     counters: Counters
     links: dict[str, str | None]
     created_at: str
@@ -121,8 +127,9 @@ class DryRun(BaseModel):
 
 
 class WorkerRange(BaseModel):
-    min: int
-    max: int
+    model_config = ConfigDict(extra="forbid")
+    min: int | None = Field(None, description="Never fewer.")
+    max: int | None = Field(None, description="Never more.")
 
 
 class JobPatch(BaseModel):

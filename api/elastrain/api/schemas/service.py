@@ -43,8 +43,9 @@ class QueueItem(BaseModel):
             "project": "default",
             "priority": 0,
             "position": 1,
-            "blocked_by": "capacity",
-            "short_of": {"cpu": 2},
+            "reason": "waiting_for_workers",
+            "blocked_by": "2 CPUs are asked for, 1 is free",
+            "short_of": {"workers": 1},
         }
     )
     id: str
@@ -52,8 +53,9 @@ class QueueItem(BaseModel):
     project: str
     priority: int
     position: int
+    reason: str | None
     blocked_by: str | None
-    short_of: Any
+    short_of: dict[str, Any] | None
 
 
 class QueuePage(BaseModel):
@@ -86,7 +88,7 @@ class Cluster(BaseModel):
 
 
 class Version(BaseModel):
-    model_config = example({"server": "0.1.0", "api": "v1", "min_client": "0.1.0"})
+    model_config = example({"server": "0.1.0", "api": "1", "min_client": "0.1.0"})
     server: str
     api: str
     min_client: str

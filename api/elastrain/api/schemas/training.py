@@ -59,6 +59,7 @@ class Worker(BaseModel):
             "state": "active",
             "joined_step": 12,
             "share": 0.5,
+            "attempt": 1,
         }
     )
     id: str
@@ -69,6 +70,7 @@ class Worker(BaseModel):
     state: Literal["starting", "ready", "active", "leaving", "lost", "ended"]
     joined_step: int | None
     share: float | None
+    attempt: int
 
 
 class WorkerPage(BaseModel):
@@ -85,6 +87,7 @@ class Generation(BaseModel):
             "workers": ["w0", "w3"],
             "cause": "w1 was lost: signal 9",
             "pause_ms": 84.0,
+            "attempt": 1,
         }
     )
     generation: int
@@ -93,6 +96,7 @@ class Generation(BaseModel):
     workers: list[str]
     cause: str | None
     pause_ms: Number | None
+    attempt: int
 
 
 class GenerationPage(BaseModel):
@@ -115,8 +119,10 @@ class Checkpoint(BaseModel):
             "bytes": 126000,
             "state": "saved",
             "params_digest": "9f86d081884c7d65",
+            "state_digest": "2c26b46b68ffc68f",
             "metrics": {"loss": 0.2},
             "pinned": False,
+            "attempt": 1,
             "files": [{"name": "model.safetensors", "bytes": 42000, "sha256": "60303ae22b998861"}],
         }
     )
@@ -126,8 +132,10 @@ class Checkpoint(BaseModel):
     bytes: int
     state: Literal["saved", "bad"]
     params_digest: str | None
+    state_digest: str | None
     metrics: dict[str, Any] | None
     pinned: bool
+    attempt: int
     files: list[CheckpointFile]
 
 

@@ -1,0 +1,158 @@
+"""The command line against a real service: what is printed, and the exit codes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from elastrain.api.cli.app import app
+from serving import SPEC, Life, Live
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(live: Live, token: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.setenv("ELASTRAIN_URL", live.url)
+    monkeypatch.setenv("ELASTRAIN_TOKEN", token)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(SPEC))
+
+    def run(*arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+def test_a_job_goes_in_and_comes_out_in_every_format(run: Run) -> None:
+    job = run("submit", "job.yaml", "-o", "id").stdout.strip()
+    assert json.loads(run("get", job, "-o", "json").stdout)["id"] == job
+    assert yaml.safe_load(run("get", job, "-o", "yaml").stdout)["id"] == job
+    assert run("ls", "-o", "id").stdout.split() == [job]
+    table = run("ls").stdout
+    assert job in table and "queued" in table and "digits" in table
+    assert "queued" in run("get", job[:8]).stdout
+    assert job in run("queue").stdout
+
+
+def test_a_wrong_spec_names_every_field_and_exits_2(run: Run) -> None:
+    result = run("submit", "job.yaml", "--set", "batch.microbatch=48", "--set", "sede=1", code=2)
+    assert "batch.microbatch" in result.stderr and "48" in result.stderr
+    assert "seed" in result.stderr
+    assert "Traceback" not in result.output
+    assert "nowhere.yaml" in run("submit", "nowhere.yaml", code=2).stderr
+    assert "colour" in run("submit", "job.yaml", "--colour", "red", code=2).stderr
+
+
+def test_each_kind_of_trouble_has_its_exit_code(
+    run: Run, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("get", "j-none", code=3)
+    run("wait", life.job, "--timeout", "0", code=6)
+    run("scale", life.job, "many", code=2)
+    life.runs()
+    life.succeeds()
+    assert "Nothing" in run("cancel", life.job, code=5).stderr
+    monkeypatch.setenv("ELASTRAIN_TOKEN", "elt_wrong")
+    run("ls", code=4)
+    monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0,))
+    monkeypatch.setenv("ELASTRAIN_URL", "http://127.0.0.1:9")
+    assert "elastrain up" in run("ls", code=7).stderr
+
+
+def test_a_dry_run_says_what_it_would_get(run: Run) -> None:
+    assert "would" in run("submit", "job.yaml", "--dry-run").stdout
+    assert run("ls", "-o", "id").stdout == ""
+
+
+def test_scale_and_cancel_say_what_is_now(run: Run, life: Life) -> None:
+    assert "2 to 3 workers" in run("scale", life.job, "2:3").stdout
+    assert "3 to 3 workers" in run("scale", life.job, "3").stdout
+    assert "cancelled" in run("cancel", life.job).stdout
+
+
+def test_following_shows_losses_joins_and_the_end(run: Run, life: Life) -> None:
+    life.runs()
+    life.step(1, loss=0.5, samples_per_s=480.0, workers=2)
+    life.event("worker.lost", "w1 was lost: signal 9 (SIGKILL)", worker="w1")
+    life.event("worker.joined", "w2 joined at step 2", worker="w2")
+    life.step(100, loss=0.1, samples_per_s=490.0, workers=2)
+    life.succeeds()
+    shown = run("follow", life.job).stdout
+    assert "step 100/100  loss 0.1  490 samples/s, 2 workers" in shown
+    assert "worker.lost" in shown and "signal 9" in shown and "w2 joined" in shown
+    assert f"Job {life.job} succeeded after 100 steps, loss 0.1" in shown
+    lines = [json.loads(line) for line in run("follow", life.job, "-o", "json").stdout.splitlines()]
+    assert lines[-1]["kind"] == "end"
+
+
+def test_a_failed_job_shows_the_users_error_and_line_first_and_exits_1(run: Run, life: Life) -> None:
+    trace = (
+        "Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.11/site-packages/elastrain/trainers/worker.py", line 9, in main\n    go()\n'
+        '  File "/code/script.py", line 12, in loss\n    return lss(x)\n'
+        "NameError: name 'lss' is not defined\n"
+    )
+    life.runs()
+    life.fails(trace)
+    for command in ("follow", "wait", "get"):
+        result = run(command, life.job, code=0 if command == "get" else 1)
+        assert "NameError: name 'lss' is not defined" in result.output
+        assert "script.py:12 in loss" in result.output
+        assert "site-packages" not in result.output
+    assert "site-packages" in run("get", life.job, "--trace").stdout
+
+
+def test_logs_are_prefixed_by_worker_or_raw_for_one(run: Run, life: Life) -> None:
+    life.runs()
+    life.prints("w0", b"half a li")
+    life.prints("w1", b"other\n")
+    life.prints("w0", b"ne\nlast")
+    assert "w1 | other" in run("logs", life.job).stdout
+    assert run("logs", life.job, "--worker", "0").stdout == "half a line\nlast"
+    life.succeeds()
+    assert run("logs", life.job, "-f").stdout.splitlines() == ["w1 | other", "w0 | half a line", "w0 | last"]
+    assert run("logs", life.job, "-f", "--worker", "w1").stdout == "other\n"
+
+
+def test_events_and_metrics_are_listed_plotted_and_exported(run: Run, life: Life) -> None:
+    life.runs()
+    life.event("worker.joined", "w0 joined", worker="w0")
+    for step in range(3):
+        life.step(step, loss=1.0 / (step + 1), lr=0.1)
+    life.step(3, loss=float("nan"))
+    assert "w0 joined" in run("events", life.job).stdout
+    assert "loss" in run("metrics", life.job).stdout
+    assert "step 0 to 2" in run("metrics", life.job, "--plot", "--names", "loss").stdout
+    rows = run("metrics", life.job, "--csv").stdout.splitlines()
+    assert rows[0] == "step,loss,lr"
+    assert rows[1] == "0,1.0,0.1" and rows[-1] == "3,NaN,"
+    life.succeeds()
+    assert run("events", life.job, "-f").stdout.splitlines()[-1].endswith("The job is succeeded")
+
+
+def test_checkpoints_are_listed_and_downloaded(run: Run, life: Life, tmp_path: Path) -> None:
+    life.saves(10, model_safetensors=b"weights")
+    assert "10" in run("checkpoints", life.job).stdout
+    run("download", life.job, "--out", "model", "--step", "10")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == b"weights"
+    assert "saved steps: 10" in run("download", life.job, "--step", "11", code=3).stderr
+
+
+def test_the_cluster_is_shown_even_before_ray_was_seen(run: Run) -> None:
+    assert run("cluster").exit_code == 0
+    assert "server" in run("version").stdout
+
+
+def test_no_command_loads_torch_ray_or_the_server_to_talk_to_it() -> None:
+    heavy = "{'torch', 'ray', 'fastapi', 'sqlalchemy', 'uvicorn', 'numpy'}"
+    code = f"import sys, elastrain.api.cli.app; print(sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

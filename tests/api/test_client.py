@@ -1,0 +1,150 @@
+"""The Python client against a real service."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elastrain.client import (
+    Client,
+    Conflict,
+    FixRequest,
+    JobFailed,
+    NotAllowed,
+    NotFound,
+    TimedOut,
+    Unreachable,
+)
+from serving import SPEC, Life, Live
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    return path
+
+
+def test_a_spec_file_with_overrides_becomes_a_job(client: Client, spec_file: Path) -> None:
+    job = client.submit(spec_file, overrides=["optimizer.lr=1e-2", "workers.max=2", "labels.team=vision"])
+    assert job.data["spec"]["optimizer"]["lr"] == 0.01
+    assert job.data["spec"]["workers"]["max"] == 2
+    assert job.data["spec"]["labels"] == {"team": "vision"}
+    assert [found.id for found in client.jobs()] == [job.id]
+
+
+def test_code_is_uploaded_once_and_named_in_the_spec(client: Client, tmp_path: Path, spec_file: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "my_task.py").write_text("x = 1\n")
+    job = client.submit(spec_file, working_dir=code)
+    digest = job.data["spec"]["code"]
+    assert len(digest) == 64
+    puts: list[str] = []
+    send = client.http.send
+
+    def watched(method: str, path: str, **request: object) -> object:
+        puts.append(method)
+        return send(method, path, **request)  # type: ignore[arg-type]
+
+    client.http.send = watched  # type: ignore[method-assign, assignment]
+    assert client.submit(spec_file, working_dir=code).data["spec"]["code"] == digest
+    assert "PUT" not in puts
+
+
+def test_a_package_whose_bytes_are_not_its_name_is_refused(client: Client, tmp_path: Path) -> None:
+    with pytest.raises((FixRequest, Conflict)):
+        client.http.send("PUT", f"/v1/packages/{'0' * 64}", body=lambda: b"not a zip")
+    with pytest.raises(NotFound):
+        client.http.send("HEAD", f"/v1/packages/{'0' * 64}")
+
+
+def test_errors_are_named_by_the_next_move(live: Live, client: Client, life: Life, token: str) -> None:
+    with pytest.raises(FixRequest) as caught:
+        client.submit({**SPEC, "batch": {"size": 64, "microbatch": 48}})
+    assert caught.value.errors[0]["pointer"] == "/batch/microbatch"
+    with pytest.raises(NotFound):
+        client.job("j-none")
+    with pytest.raises(NotAllowed):
+        Client(live.url, "elt_wrong").job(life.job)
+    life.runs()
+    life.succeeds()
+    with pytest.raises(Conflict) as late:
+        client.job(life.job).cancel()
+    assert late.value.allowed_actions == []
+
+
+def test_a_service_that_is_not_there_is_unreachable_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0,))
+    with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9.*elastrain up"):
+        Client("http://127.0.0.1:9", "t").version()
+
+
+def test_waiting_ends_with_the_job_its_failure_or_the_time(client: Client, life: Life) -> None:
+    job = client.job(life.job)
+    with pytest.raises(TimedOut, match="still queued"):
+        job.wait(timeout_s=0)
+    life.runs()
+    threading.Timer(0.2, life.succeeds).start()
+    assert job.wait(timeout_s=30).status == "succeeded"
+
+
+def test_waiting_for_a_job_that_fails_raises_with_its_message(client: Client, life: Life) -> None:
+    life.runs()
+    life.fails("NameError: x")
+    with pytest.raises(JobFailed, match="NameError: x"):
+        client.job(life.job).wait()
+
+
+def test_following_yields_events_and_metrics_up_to_the_end(client: Client, life: Life) -> None:
+    life.runs()
+    life.step(1, loss=0.5)
+    life.succeeds()
+    updates = list(client.job(life.job).follow())
+    assert [update.kind for update in updates[-3:]] == ["metric", "event", "end"]
+
+
+def test_a_checkpoint_loads_as_tensors(client: Client, life: Life) -> None:
+    import torch
+    from safetensors.torch import save
+
+    weights = {"w": torch.arange(3.0)}
+    life.saves(10, model_safetensors=b"old")
+    life.saves(20, model_safetensors=save(weights), manifest_json=b"{}")
+    job = client.job(life.job)
+    assert [checkpoint.step for checkpoint in job.checkpoints()] == [10, 20]
+    assert torch.equal(job.checkpoint().load()["w"], weights["w"])
+    with pytest.raises(NotFound, match="saved steps: 10, 20"):
+        job.checkpoint(15)
+
+
+def test_a_download_that_is_not_what_was_saved_is_named_and_not_kept(
+    client: Client, life: Life, tmp_path: Path
+) -> None:
+    life.saves(10, model_safetensors=b"weights")
+    checkpoint = client.job(life.job).checkpoint()
+    checkpoint.data["files"][0]["sha256"] = "0" * 64
+    with pytest.raises(Exception, match="damaged"):
+        checkpoint.download(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_home_gives_the_address_and_its_token_only_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from elastrain.client.home import discover
+
+    for name in ("ELASTRAIN_URL", "ELASTRAIN_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ELASTRAIN_HOME", str(tmp_path))
+    with pytest.raises(Unreachable, match="elastrain up"):
+        discover()
+    (tmp_path / "token").write_text("elt_local\n")
+    (tmp_path / "ports.json").write_text(json.dumps({"service": 8471}))
+    assert discover().url == "http://127.0.0.1:8471"
+    (tmp_path / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:8472"}))
+    assert (discover().url, discover().token) == ("http://127.0.0.1:8472", "elt_local")
+    with pytest.raises(NotAllowed, match="ELASTRAIN_TOKEN"):
+        discover("https://elsewhere.example")

@@ -1,0 +1,66 @@
+"""The door: every route is closed unless it is on a short list, and errors never tell what is inside."""
+
+import re
+
+import httpx
+import pytest
+
+from elastrain.api.door import DRIVERS, OPEN
+from serving import Life, Live
+
+PROBES = {"job": "j-0", "step": "1", "file": "model.safetensors", "sha256": "0" * 64}
+
+
+def routes(http: httpx.Client) -> list[tuple[str, str]]:
+    paths = http.get("/openapi.json").json()["paths"]
+    fill = [(re.sub(r"\{(\w+)\}", lambda name: PROBES[name[1]], path), ways) for path, ways in paths.items()]
+    return [(way.upper(), path) for path, ways in fill for way in ways]
+
+
+def test_every_route_is_closed_without_a_token_and_with_a_wrong_one(live: Live, http: httpx.Client) -> None:
+    found = routes(http)
+    assert len(found) > 20
+    for method, path in found:
+        for headers in ({}, {"Authorization": "Bearer elt_wrong"}, {"Authorization": "Basic YTpi"}):
+            reply = httpx.request(method, live.url + path, headers=headers, trust_env=False)
+            if (method, path) in OPEN:
+                assert reply.status_code < 400
+            elif (method, path) in DRIVERS:
+                assert reply.status_code in (401, 403, 422), (method, path, reply.text)
+            else:
+                assert reply.status_code == 401, (method, path)
+                assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/jobs/", "//v1/jobs", "/V1/JOBS", "/v1//jobs", "/docs", "/openapi.json", "/x"]
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "POST", "OPTIONS", "TRACE"])
+def test_no_spelling_of_a_path_is_a_way_in(live: Live, method: str, path: str) -> None:
+    assert httpx.request(method, live.url + path, trust_env=False).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/jobs/{job}/checkpoints/1/..%2f..%2f..%2fetc%2fpasswd",
+        "/v1/jobs/{job}/checkpoints/1/%252e%252e%252fpasswd",
+        "/v1/jobs/{job}/checkpoints/1/manifest.json%00",
+        "/v1/jobs/..%2f..%2fetc/logs",
+        "/v1/jobs/{job}/logs?worker=../../../../etc/passwd",
+        "/v1/jobs/{job}/logs?worker=%2Fetc%2Fpasswd",
+        "/v1/jobs/{job}/logs?worker=*",
+        "/v1/packages/..%2f..%2fetc%2fpasswd",
+    ],
+)
+def test_no_parameter_reads_a_file_that_is_not_the_jobs(http: httpx.Client, life: Life, path: str) -> None:
+    reply = http.get(path.format(job=life.job))
+    assert 400 <= reply.status_code < 500
+    assert "root:" not in reply.text
+
+
+def test_the_landing_page_and_health_are_open_and_name_nobody(live: Live) -> None:
+    for path in ("/", "/healthz", "/readyz"):
+        reply = httpx.get(live.url + path, trust_env=False)
+        assert reply.status_code in (200, 503)
+        assert "127.0.0.1" not in reply.text
