@@ -1,0 +1,62 @@
+"""Workers, drivers and the service are killed; the job does not mind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from e2e.house import House, Houses, Watched, active, digests, eventually, kill_pid
+
+pytestmark = pytest.mark.e2e
+
+Submit = Callable[..., Watched]
+
+
+def test_a_killed_worker_costs_no_step_no_restart_and_no_bit(
+    house: House, submit: Submit, undisturbed: dict[str, object]
+) -> None:
+    run = submit()
+    before = eventually(lambda: (crew := active(run.job)) and len(crew) == 2 and crew)
+    run.at_step(20)
+    victim = sorted(before)[-1]
+    kill_pid(before.pop(victim))
+    job = run.ended()
+    assert job.status == "succeeded"
+    assert run.record.lost(360) == 0
+    assert [event["data"]["worker"] for event in run.record.of_type("worker.lost")] == [victim]
+    after = {worker["id"]: worker["pid"] for worker in job.workers()}
+    assert {name: after[name] for name in before} == before, "the survivor was restarted"
+    assert job.data["counters"]["attempts"] == 1
+    assert digests(job) == undisturbed
+
+
+def test_a_killed_driver_is_followed_by_an_attempt_from_the_newest_checkpoint(
+    house: House, submit: Submit, undisturbed: dict[str, object]
+) -> None:
+    run = submit().at_step(120)
+    workers = list(active(run.job).values())
+    kill_pid(house.driver(run.job).pid)
+    job = run.ended()
+    assert job.status == "succeeded", job.data["message"]
+    assert job.data["counters"]["attempts"] == 2
+    restored = run.record.of_type("checkpoint.restored")
+    assert restored and restored[0]["data"]["step"] >= 100
+    assert digests(job) == undisturbed
+    assert not set(workers) & set(active(job).values()), "a worker of the first attempt outlived its driver"
+
+
+def test_a_killed_service_misses_nothing_of_the_job_that_trained_on(
+    houses: Houses, submit: Submit, undisturbed: dict[str, object]
+) -> None:
+    run = submit().at_step(40)
+    driver = houses.now.driver(run.job)
+    houses.now.kill()
+    assert driver.is_running()
+    house = houses.now  # the next `up`
+    assert "found Ray running" in house.server.said
+    job = run.ended()  # the follower found its way back by itself
+    assert job.status == "succeeded"
+    assert job.data["counters"]["attempts"] == 1
+    assert run.record.lost(360) == 0
+    assert digests(job) == undisturbed

@@ -1,0 +1,77 @@
+"""`up` and `down`: one HOME, one service; ctrl-C; what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e.house import DIGITS, SHORT, House, Houses, Watched, digests, eventually
+
+pytestmark = pytest.mark.e2e
+
+Submit = Callable[..., Watched]
+
+
+def test_a_second_up_on_one_home_says_where_the_first_one_is_and_exits_5(house: House) -> None:
+    second = house.cli("up")
+    assert second.returncode == 5
+    assert json.loads((house.home / "server.json").read_text())["url"] in second.stdout + second.stderr
+
+
+def test_two_homes_on_one_machine_never_meet_and_down_ends_what_a_kill_left(
+    house: House, tmp_path: Path
+) -> None:
+    other = House.start(tmp_path / "other").ready()
+    try:
+        assert other.client.http.url != house.client.http.url
+        waiting = other.client.submit(DIGITS, overrides=["workers={min: 2, max: 2}", "resources.cpu=1000"])
+        assert [job.id for job in other.client.jobs()] == [waiting.id]
+        assert waiting.id not in [job.id for job in house.client.jobs()]
+        other.kill()
+        assert other.processes(), "Ray should outlive the service"
+        assert other.cli("down").returncode == 0
+        assert other.processes() == []
+        assert house.client.version()  # the neighbour did not notice
+    finally:
+        other.server.process.kill()
+        other.cli("down")
+
+
+def test_ctrl_c_brings_a_job_home_and_the_next_up_trains_it_to_the_same_end(
+    houses: Houses, submit: Submit, undisturbed: dict[str, object]
+) -> None:
+    run = submit().at_step(70)
+    house = houses.now
+    before = house.processes()
+    house.server.process.send_signal(signal.SIGINT)
+    assert house.server.process.wait(60) == 0, house.server.said
+    assert [process for process in before if process.is_running()] == []
+    assert not (house.home / "ray.json").exists()
+    job = run.ended() if houses.now else run.job  # `now` starts the next `up`
+    assert job.status == "succeeded", job.data["message"]
+    restored = run.record.of_type("checkpoint.restored")
+    assert restored[0]["data"]["step"] >= 70, "ctrl-C should have left a checkpoint of the last step"
+    assert job.data["counters"]["retries_left"] == job.data["spec"]["retries"], "it cost a retry"
+    assert run.record.lost(360) == 0
+    assert digests(job) == undisturbed
+
+
+def test_without_ray_readyz_says_so_and_the_job_waits_with_that_reason(house: House) -> None:
+    """Ray's head is frozen, so that `up` cannot just start another one."""
+    record = json.loads((house.home / "ray.json").read_text())
+    dashboard = next(p for p in house.processes() if any("dashboard/dashboard.py" in a for a in p.cmdline()))
+    assert record["pid"] != dashboard.pid
+    dashboard.suspend()
+    try:
+        eventually(lambda: house.server.readiness()["ray"], 60, 1.0)
+        job = house.client.submit(DIGITS, overrides=list(SHORT))
+        eventually(lambda: job.refresh().data["reason"] == "ray_unreachable", 60)
+        assert job.status == "queued"
+    finally:
+        dashboard.resume()
+    eventually(lambda: not house.server.readiness()["ray"], 60, 1.0)
+    job.cancel().wait(60)
