@@ -9,6 +9,7 @@ from elastrain.trainers.spec import SpecError, parse_spec
 
 MINIMAL: dict[str, Any] = {"name": "digits", "task": "a.b:C", "epochs": 5}
 OMIT = object()
+DIGITS = "elastrain.trainers.tasks.digits:Digits"
 
 
 def refused(**changes: Any) -> dict[str, str]:
@@ -63,6 +64,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"task": "a.b.C"}, "/task", 'must be module:Class, for example'),
     ({"task": "a b:C"}, "/task", "must be module:Class"),
     ({"task": ""}, "/task", "must be module:Class"),
+    ({"task": DIGITS.replace("Digits", "Digit")}, "/task", "(did you mean 'digits:Digits'?)"),
+    ({"task": DIGITS.replace("digits:", "digts:")}, "/task", "(did you mean 'digits:Digits'?)"),
+    ({"task": DIGITS.replace("digits:Digits", "resnet:ResNet")}, "/task", ": there are digits:Digits"),
+    ({"task": DIGITS, "task_args": {"hiden": 8}}, "/task_args/hiden", "(did you mean 'hidden'?)"),
+    ({"task": DIGITS, "task_args": {"x": 8}}, "/task_args/x", "it takes hidden, layers, channels"),
     ({"task_args": {"not a name": 1}}, "/task_args/not a name", "keyword argument"),
     ({"task_args": [1]}, "/task_args", "must be a mapping, got [1]"),
     ({"task_args": {"x": {"y": [float("nan")]}}}, "/task_args/x", "finite numbers only"),

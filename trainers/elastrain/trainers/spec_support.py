@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers.spec_errors import FieldError, show
+from elastrain.trainers.spec_tasks import task_faults
 
 if TYPE_CHECKING:
     from elastrain.trainers.spec import JobSpec
@@ -25,7 +26,7 @@ class Fault:
 
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
-    return [*_length(spec), *_batch(spec), *_workers(spec), *_schedule(spec), *_optimizer(spec)]
+    return [*_task(spec), *_length(spec), *_batch(spec), *_workers(spec), *_schedule(spec), *_optimizer(spec)]
 
 
 def unsupported(spec: "JobSpec") -> list[Fault]:
@@ -78,6 +79,11 @@ _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     ("resume_from", _is(None), "leave it out; a job resumes from its own checkpoints"),
     ("timeout_s", _is(None), "leave it out, and cancel the job yourself"),
 ]
+
+
+def _task(spec: "JobSpec") -> list[Fault]:
+    fields = frozenset({"task", "task_args"})
+    return [Fault(**error, fields=fields) for error in task_faults(spec.task, spec.task_args)]
 
 
 def _length(spec: "JobSpec") -> list[Fault]:
