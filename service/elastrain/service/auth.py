@@ -1,4 +1,4 @@
-"""Tokens and roles. A token is 32 random bytes; the store has only its sha256, so reading the store opens nothing."""
+"""Tokens and roles. A token is 32 random bytes; the store has only its sha256: reading it opens nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Auth:
         """The owner of a token. Raises Unauthenticated for a missing, unknown or expired one."""
         if not bearer:
             raise Unauthenticated(
-                "No token was sent", hint="Send `Authorization: Bearer TOKEN`; `elastrain up` saves one in its home."
+                "No token was sent",
+                hint="Send `Authorization: Bearer TOKEN`; `elastrain up` saves one in its home.",
             )
         now = self._clock.now()
         with self._store.read() as tx:
@@ -68,7 +69,7 @@ class Auth:
     def ensure_admin_token(self, file: Path) -> str:
         """The admin token in `file` (mode 0600), made on first use, and known to the store afterwards.
 
-        The file is written before the store, so a kill in between leaves a token that the next call registers.
+        The file is written before the store: a kill in between leaves a token that the next call registers.
         """
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)

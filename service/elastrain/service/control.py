@@ -10,16 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from elastrain.service import commands, driver_line, listings, submission, views
+from elastrain.service import views
 from elastrain.service.auth import Actor, Auth
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock, SystemClock
+from elastrain.service.commands import Commands
+from elastrain.service.driver_line import DriverLine
+from elastrain.service.finding import find
+from elastrain.service.listings import Listings, feed_page, find_checkpoint
 from elastrain.service.logs import LogReader
 from elastrain.service.objects import Objects
 from elastrain.service.packages import Packages, PackageUpload
 from elastrain.service.readiness import Readiness
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
+from elastrain.service.submission import Submission
 from elastrain.trainers.storage import Storage
 
 __all__ = ["Actor", "Control"]
@@ -49,9 +54,11 @@ class Control:
         self.objects = Objects(storage)
         self.packages = Packages(store, storage, settings, self.clock)
         self._logs = LogReader(store, storage)
-        self._submission = submission.Submission(store, self.packages, self.clock, self.changes)
-        self._commands = commands.Commands(store, self.clock, self.changes)
-        self._drivers = driver_line.DriverLine(store, settings, self.clock, self.changes)
+        self._views = views.JobViews(settings.ray_address)
+        self._listings = Listings(store, self._views)
+        self._submission = Submission(store, self.packages, self._views, self.clock, self.changes)
+        self._commands = Commands(store, self._views, self.clock, self.changes)
+        self._drivers = DriverLine(store, settings, self.clock, self.changes)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 
     # -- who is asking
@@ -62,7 +69,7 @@ class Control:
 
     def me(self, actor: Actor) -> Json:
         """{id, name, role, project}"""
-        return actor.view()
+        return dict(actor.view())
 
     # -- jobs
 
@@ -89,20 +96,20 @@ class Control:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Json:
-        """{items: [job], next_cursor}, newest first. status: one or several, comma-separated; label: key:value."""
-        return listings.jobs(self.store, actor, status, project, label, limit, cursor)
+        """{items: [job], next_cursor}, newest first. status: one or more, with commas; label: key:value."""
+        return self._listings.jobs(actor, status, project, label, limit, cursor)
 
     def job(self, job_id: str, *, actor: Actor) -> Json:
         """The job as the contract has it."""
         with self.store.read() as tx:
-            return views.job(tx, listings.find(tx, job_id, actor))
+            return self._views.one(tx, find(tx, job_id, actor))
 
     def patch(self, job_id: str, body: Mapping[str, Any], *, actor: Actor) -> Json:
-        """Change workers {min, max}, priority or labels of a live job. Raises Invalid, Forbidden, Conflict."""
+        """Change a live job: workers {min, max}, priority, labels. Raises Invalid, Forbidden, Conflict."""
         return self._commands.patch(job_id, body, actor)
 
     def cancel(self, job_id: str, *, actor: Actor) -> Json:
-        """The job, cancelling or cancelled; repeating gives the same. Raises Conflict once it ended otherwise."""
+        """The job, cancelling or cancelled, however often. Raises Conflict once it ended otherwise."""
         return self._commands.cancel(job_id, actor)
 
     def preempt_all(self, message: str) -> list[str]:
@@ -114,13 +121,13 @@ class Control:
 
     def open_attempts(self) -> list[str]:
         """Ids of the jobs that have a driver now or are getting one."""
-        return listings.open_attempts(self.store)
+        return self._listings.open_attempts()
 
     # -- what a job leaves behind
 
     def events(self, job_id: str, *, actor: Actor, after: int = 0, limit: int = 100) -> Json:
         """{items: [{id, at, type, message, data}], next_cursor}; id is the position, `after` excludes it."""
-        return listings.events(self.store, actor, job_id, after, limit)
+        return self._listings.events(actor, job_id, after, limit)
 
     def metrics(
         self,
@@ -135,7 +142,7 @@ class Control:
 
         At most `points` per name, evenly thinned, the newest always among them.
         """
-        return listings.metrics(self.store, actor, job_id, names, from_step, points)
+        return self._listings.metrics(actor, job_id, names, from_step, points)
 
     def logs(
         self,
@@ -151,11 +158,12 @@ class Control:
     ) -> Json:
         """{items: [{offset, at, worker, attempt, text}], next_offset, next_cursor, size, truncated}
 
-        With a worker: `limit` bytes of its file from `offset`; next_offset continues. Without: all workers of
-        the attempt, in the order in which their output arrived; next_cursor continues. tail: the last n lines.
+        With a worker: `limit` bytes of its file from `offset`; next_offset continues. Without: all workers
+        of the attempt, in the order in which their output arrived; next_cursor continues. tail: the last
+        lines. A text keeps its newline, so joined texts are the file.
         """
         with self.store.read() as tx:
-            row = listings.find(tx, job_id, actor)
+            row = find(tx, job_id, actor)
         return self._logs.lines(row, worker, attempt, offset, limit, tail, cursor)
 
     def log_bytes(
@@ -163,28 +171,28 @@ class Control:
     ) -> tuple[int, Iterator[bytes]]:
         """(bytes that follow, the raw output of a worker from `offset` on)"""
         with self.store.read() as tx:
-            row = listings.find(tx, job_id, actor)
+            row = find(tx, job_id, actor)
         return self._logs.raw(row, worker, attempt, offset)
 
     def workers(self, job_id: str, *, actor: Actor, attempt: int | None = None) -> Json:
         """{items: [worker], next_cursor: None} of the current attempt, or of the one asked for."""
-        return listings.workers(self.store, actor, job_id, attempt)
+        return self._listings.workers(actor, job_id, attempt)
 
     def generations(self, job_id: str, *, actor: Actor, limit: int = 100, cursor: str | None = None) -> Json:
         """{items: [generation], next_cursor}, oldest first, over all attempts."""
-        return listings.generations(self.store, actor, job_id, limit, cursor)
+        return self._listings.generations(actor, job_id, limit, cursor)
 
     def checkpoints(self, job_id: str, *, actor: Actor) -> Json:
         """{items: [checkpoint], next_cursor: None}, oldest first."""
-        return listings.checkpoints(self.store, actor, job_id)
+        return self._listings.checkpoints(actor, job_id)
 
     def checkpoint_file(
         self, job_id: str, step: int | str, file: str, *, actor: Actor
     ) -> tuple[int, Iterator[bytes]]:
         """(bytes, the contents) of a file that the checkpoint lists; step may be "latest"."""
         with self.store.read() as tx:
-            row = listings.find(tx, job_id, actor)
-            checkpoint = listings.find_checkpoint(tx, row, step)
+            row = find(tx, job_id, actor)
+            checkpoint = find_checkpoint(tx, row, step)
         return self.objects.checkpoint_file(row.id, checkpoint, file)
 
     def feed(
@@ -198,8 +206,8 @@ class Control:
         attempt, text}, where text may hold several lines.
         """
         with self.store.read() as tx:
-            row = listings.find(tx, job_id, actor)
-            page = listings.feed(tx, row, after, kinds, limit)
+            row = find(tx, job_id, actor)
+            page = feed_page(tx, row, after, kinds, limit, self.clock.now())
         self._logs.fill(row.id, page["rows"])
         return page
 
@@ -222,11 +230,15 @@ class Control:
 
     def cluster(self, *, actor: Actor) -> Json:
         """{nodes: [{id, alive, resources, used}], capacity_max, reachable, detail, at}, as last seen."""
-        return listings.cluster(self.store)
+        return self._listings.cluster()
 
     def queue(self, *, actor: Actor) -> Json:
         """{items: [{id, name, project, priority, position, blocked_by, short_of}], next_cursor: None}"""
-        return listings.queue(self.store, actor)
+        return self._listings.queue(actor)
+
+    def counts(self) -> dict[str, int]:
+        """{status: jobs in it}, every status among them, over all projects: for monitoring."""
+        return self._listings.counts()
 
     def version(self) -> Json:
         """{server, api, min_client}"""
@@ -243,11 +255,14 @@ class Control:
     # -- drivers: these check the driver's own secrets, not an actor
 
     def driver_claim(self, body: Mapping[str, Any]) -> Json:
-        """{protocol, job, attempt, code, nonce} -> what an attempt needs to start. Raises Forbidden, Invalid."""
+        """{protocol, job, attempt, code, nonce} -> what an attempt needs. Raises Forbidden, Invalid."""
         return self._drivers.claim(body)
 
     def driver_facts(self, token: str, body: Mapping[str, Any]) -> Json:
-        """{attempt, first_seq, facts} -> {acked_seq, desired_version}. Raises Gone, Unauthenticated, Invalid."""
+        """{attempt, first_seq, facts} -> {acked_seq, desired_version}.
+
+        Raises Gone, Unauthenticated, Invalid.
+        """
         return self._drivers.facts(token, body)
 
     def driver_desired(self, token: str, version: int, wait_s: float = 0.0) -> Json:

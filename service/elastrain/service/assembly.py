@@ -1,0 +1,60 @@
+"""The service put together from its parts: store, object storage, Ray, the facade, the reconciler's thread."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from elastrain.service.changes import Changes
+from elastrain.service.clock import SystemClock
+from elastrain.service.control import Control
+from elastrain.service.migrations import migrate
+from elastrain.service.ray_jobs import RayJobs
+from elastrain.service.reconciler import Reconciler
+from elastrain.service.settings import Settings
+from elastrain.service.store import Store
+from elastrain.trainers.storage import open_storage
+
+
+class Service:
+    """Everything of the service but its web server; a context manager.
+
+    Entering migrates the store and starts the reconciler; leaving ends it. `control` is what the API asks.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        migrate(settings.database_url)
+        self._store = Store(settings.database_url)
+        storage = open_storage(settings.storage_url, settings.storage_options)
+        clock, changes = SystemClock(), Changes()
+        ray = RayJobs(settings.ray_address, settings.ca_bundle)
+        self.control = Control(
+            self._store, storage, settings, ping_ray=ray.version, clock=clock, changes=changes
+        )
+        self._changes = changes
+        self._reconciler = Reconciler(self._store, storage, ray, settings, clock, changes)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._reconciler.run, args=(self._stop,), name="reconciler", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def hold(self) -> None:
+        """From here on no waiting job starts; those that run go on being looked after."""
+        self._reconciler.admitting = False
+
+    def stop(self) -> None:
+        """End the reconciler, also in the middle of a round. Safe to call twice."""
+        self._stop.set()
+        self._changes.tell("")
+        self._thread.join(timeout=10)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._store.close()

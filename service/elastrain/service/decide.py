@@ -1,0 +1,115 @@
+"""What to do next about one job: pure, from what is wanted, what is recorded and what Ray shows.
+
+The reconciler asks once per round and acts on the answer. Nothing here remembers anything, so a service that
+was killed goes on where the next question finds the job.
+
+    attempt.state   submitting -> submitted -> claimed -> ended   (ended: Ray says that its driver is gone)
+    attempt.outcome what the driver recorded, or "lost"; set once, before or after Ray notices the end
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from elastrain.service.jobs import Desired, Status
+from elastrain.service.store.rows import AttemptRow, JobRow
+
+# Ray is asked again to stop a driver that is still there
+STOP_AGAIN_S = 10.0
+# a driver that recorded its outcome may stay this long to post what is left
+LINGER_S = 120.0
+
+
+class Action(StrEnum):
+    NOTHING = "nothing"
+    OPEN = "open"  # write down the next attempt; Ray hears of it afterwards
+    SUBMIT = "submit"  # hand the attempt's driver to Ray
+    MARK_SUBMITTED = "mark_submitted"  # Ray has it, though nobody wrote that down
+    READ_OUTCOME = "read_outcome"  # look into object storage for what the driver left; not there: not yet
+    CLOSE = "close"  # Ray says that the driver is gone: its outcome counts, or else it is lost
+    STOP = "stop"  # ask Ray to end the driver
+    FINISH = "finish"  # no driver is left: the job goes where it was going
+
+
+@dataclass(frozen=True)
+class Decision:
+    action: Action
+    why: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Ray shows of one driver. unknown: Ray is away, or its answer is older than the attempt."""
+
+    state: Literal["unknown", "absent", "alive", "ended"]
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    cancel_grace_s: float
+    claim_timeout_s: float
+
+
+def decide(job: JobRow, attempt: AttemptRow | None, seen: Seen, now: float, limits: Limits) -> Decision:
+    """attempt: the job's attempt whose driver may still be there, None if there is none."""
+    if attempt is None:
+        return _without_driver(job, seen, now)
+    if seen.state == "unknown":
+        if attempt.outcome is None and attempt.state == "claimed":
+            return Decision(Action.READ_OUTCOME, "Ray cannot be reached; perhaps the driver has finished")
+        return Decision(Action.NOTHING, "Ray cannot be reached")
+    if attempt.state == "submitting":
+        return _submitting(job, attempt, seen)
+    if seen.state in ("ended", "absent"):
+        return Decision(Action.CLOSE, seen.message or "Ray no longer knows the driver")
+    return _with_driver(job, attempt, now, limits)
+
+
+def _without_driver(job: JobRow, seen: Seen, now: float) -> Decision:
+    if job.status in (Status.CANCELLING, Status.PAUSING):
+        return Decision(Action.FINISH, "no driver is left")
+    if job.status is Status.STARTING:
+        if seen.state == "unknown":
+            return Decision(Action.NOTHING, "Ray cannot be reached")
+        if now < job.next_attempt_at:
+            return Decision(Action.NOTHING, "waiting before the next attempt")
+        return Decision(Action.OPEN, "workers are granted")
+    return Decision(Action.NOTHING, "")
+
+
+def _submitting(job: JobRow, attempt: AttemptRow, seen: Seen) -> Decision:
+    if seen.state != "absent":
+        return Decision(Action.MARK_SUBMITTED, "Ray has the driver already")
+    if job.attempt == attempt.number and job.status is Status.STARTING and job.desired is Desired.RUN:
+        return Decision(Action.SUBMIT, "the attempt is open")
+    return Decision(Action.CLOSE, "the driver was never started")
+
+
+def _with_driver(job: JobRow, attempt: AttemptRow, now: float, limits: Limits) -> Decision:
+    """The driver is there. Should it be?"""
+    why = _stop_reason(job, attempt, now, limits)
+    if why is None:
+        return Decision(Action.NOTHING, "")
+    if attempt.stop_asked_at is not None and now - attempt.stop_asked_at < STOP_AGAIN_S:
+        return Decision(Action.NOTHING, f"asked to stop: {why}")
+    return Decision(Action.STOP, why)
+
+
+def _stop_reason(job: JobRow, attempt: AttemptRow, now: float, limits: Limits) -> str | None:
+    if attempt.number != job.attempt:
+        return "a newer attempt has taken over"
+    if attempt.outcome is not None:
+        overdue = attempt.outcome == "lost" or now - (attempt.outcome_at or now) > LINGER_S
+        return f"the attempt is over ({attempt.outcome})" if overdue else None
+    if attempt.claimed_at is None:
+        if job.desired is not Desired.RUN:
+            return f"the job is to {job.desired}, and the driver has started nothing yet"
+        if now - (attempt.submitted_at or attempt.created_at) > limits.claim_timeout_s:
+            return f"the driver did not call the service within {limits.claim_timeout_s:g} s"
+        return None
+    if job.desired is Desired.CANCEL and now - job.desired_at > limits.cancel_grace_s:
+        return f"the driver did not end within {limits.cancel_grace_s:g} s of the request to cancel"
+    return None

@@ -1,0 +1,193 @@
+"""The driver's line to the service: its claim, its facts, what is desired of it. The driver opens it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from elastrain.service import reports
+from elastrain.service.auth import digest
+from elastrain.service.changes import Changes
+from elastrain.service.clock import Clock
+from elastrain.service.errors import Forbidden, Gone, Invalid, Unauthenticated
+from elastrain.service.jobs import Desired, Status
+from elastrain.service.settings import Settings
+from elastrain.service.store import Store, Tx, attempts, feed, jobs
+from elastrain.service.store.rows import AttemptRow, JobRow
+
+Json = dict[str, Any]
+PROTOCOL = 1
+MAX_FACTS = 5000
+# a waiting call looks into the store this often, for news that another process brought
+LOOK_EVERY_S = 1.0
+
+
+class DriverLine:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, changes: Changes) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._changes = changes
+
+    def claim(self, body: Mapping[str, Any]) -> Json:
+        """Grant an attempt to the first driver that knows its code; the same nonce gets the same answer."""
+        job, number, code, nonce = _claim_fields(body)
+        now = self._clock.now()
+        with self._store.write() as tx:
+            attempt = attempts.get(tx, job, number)
+            if attempt is None or not hmac.compare_digest(digest(code), attempt.code_digest):
+                raise Forbidden("There is no such attempt, or the code is wrong", code="claim_refused")
+            row = jobs.lock(tx, job)
+            attempt = attempts.get(tx, job, number) or attempt
+            refusal = _refusal(row, attempt, digest(nonce))
+            if refusal is None:
+                token = _token(attempt, nonce)
+                if attempt.state != "claimed":
+                    _grant(tx, row, attempt, nonce, token, now)
+                answer = self._answer(row, attempt, token)
+            elif refusal.security:
+                data = {"attempt": number}
+                feed.add_event(tx, job, "security.claim_refused", refusal.text, data, now)
+        if refusal is not None:
+            raise Forbidden(refusal.text, code="claim_refused", hint="This driver must exit.")
+        self._changes.tell(job)
+        return answer
+
+    def facts(self, token: str, body: Mapping[str, Any]) -> Json:
+        """Write what is new; repeating a batch is safe, since (attempt, seq) counts once."""
+        first, facts = _batch(body)
+        with self._store.write() as tx:
+            row, attempt = self._mine(tx, token, lock=True)
+            if body.get("attempt", attempt.number) != attempt.number:
+                raise Invalid(
+                    f"This token is for attempt {attempt.number}, the body names {body['attempt']!r}"
+                )
+            fresh = facts[max(0, attempt.acked_seq + 1 - first) :]
+            reports.apply(tx, row, attempt, fresh, self._clock.now())
+            acked = max(attempt.acked_seq, first + len(facts) - 1)
+            if acked != attempt.acked_seq:
+                attempts.change(tx, row.id, attempt.number, acked_seq=acked)
+            version = jobs.get(tx, row.id).desired_version
+        if fresh:
+            self._changes.tell(row.id)
+        return {"acked_seq": acked, "desired_version": version}
+
+    def desired(self, token: str, version: int, wait_s: float) -> Json:
+        """What the driver is to do, as soon as it differs from `version`, after `wait_s` seconds at most."""
+        until = time.monotonic() + wait_s
+        while True:
+            with self._store.read() as tx:
+                row, _ = self._mine(tx, token, lock=False)
+                seen = self._changes.count(row.id)
+            left_s = until - time.monotonic()
+            if row.desired_version != version or left_s <= 0:
+                return desired_of(row)
+            self._changes.wait(row.id, seen, min(left_s, LOOK_EVERY_S))
+
+    def _mine(self, tx: Tx, token: str, lock: bool) -> tuple[JobRow, AttemptRow]:
+        """The job and attempt of a driver's token. Raises Unauthenticated, Gone once it was superseded."""
+        found = attempts.by_token(tx, digest(token))
+        if found is None:
+            raise Unauthenticated("This driver token is unknown")
+        row = jobs.lock(tx, found.job) if lock else jobs.get(tx, found.job)
+        attempt = attempts.get(tx, found.job, found.number) or found
+        if row.attempt != attempt.number or attempt.outcome == "lost":
+            raise Gone(
+                f"Attempt {attempt.number} of job {row.id} is over; the current one is {row.attempt}",
+                hint="Stop posting and exit.",
+            )
+        return row, attempt
+
+    def _answer(self, row: JobRow, attempt: AttemptRow, token: str) -> Json:
+        return {
+            "protocol": PROTOCOL,
+            "token": token,
+            "job": row.id,
+            "attempt": attempt.number,
+            "spec": row.spec,
+            "secrets": {},
+            "env": dict(row.spec["env"]),
+            "storage_url": self._settings.storage_url,
+            "storage_options": self._settings.storage_options,
+            "package": row.spec["code"],
+            "desired": desired_of(row),
+        }
+
+
+class _Refusal:
+    def __init__(self, text: str, security: bool = False) -> None:
+        self.text = text
+        self.security = security
+
+
+def desired_of(row: JobRow) -> Json:
+    workers = {"min": row.workers_min, "max": row.workers_max, "target": row.workers_target}
+    return {
+        "version": row.desired_version,
+        "desired": row.desired.value,
+        "workers": workers,
+        "checkpoint_no": row.checkpoint_no,
+    }
+
+
+def _refusal(row: JobRow, attempt: AttemptRow, nonce_digest: str) -> _Refusal | None:
+    """Why this claim is refused; None if it is granted, again or for the first time."""
+    if attempt.nonce_digest not in (None, nonce_digest):
+        return _Refusal(f"Attempt {attempt.number} was claimed by another driver before", security=True)
+    if row.attempt != attempt.number or attempt.state == "ended" or attempt.outcome is not None:
+        return _Refusal(f"Attempt {attempt.number} is over; the job is {row.status}")
+    if attempt.nonce_digest is None and row.desired is not Desired.RUN:
+        return _Refusal(f"The job is to {row.desired}, nothing may start any more")
+    if row.status not in (Status.STARTING, Status.RUNNING, Status.PAUSING, Status.CANCELLING):
+        return _Refusal(f"The job is {row.status}")
+    return None
+
+
+def _grant(tx: Tx, row: JobRow, attempt: AttemptRow, nonce: str, token: str, now: float) -> None:
+    attempts.change(
+        tx,
+        row.id,
+        attempt.number,
+        state="claimed",
+        claimed_at=now,
+        submitted_at=attempt.submitted_at or now,
+        code=None,
+        nonce_digest=digest(nonce),
+        token_digest=digest(token),
+    )
+    data = {"attempt": attempt.number, "submission_id": attempt.submission_id}
+    feed.add_event(tx, row.id, "attempt.started", f"Attempt {attempt.number} started", data, now)
+
+
+def _token(attempt: AttemptRow, nonce: str) -> str:
+    """Derived, not stored: a repeated claim gets the same token, and the store holds no usable one."""
+    mac = hmac.new(attempt.token_secret.encode(), nonce.encode(), hashlib.sha256)
+    return f"eld_{mac.hexdigest()}"
+
+
+def _claim_fields(body: Mapping[str, Any]) -> tuple[str, int, str, str]:
+    if body.get("protocol") != PROTOCOL:
+        raise Invalid(
+            f"The driver speaks protocol {body.get('protocol')!r}, this service {PROTOCOL}",
+            hint="Install the same version of elastrain on the cluster and in the service.",
+        )
+    job, number, code, nonce = (body.get(name) for name in ("job", "attempt", "code", "nonce"))
+    if not (
+        isinstance(job, str) and type(number) is int and isinstance(code, str) and isinstance(nonce, str)
+    ):
+        raise Invalid("A claim has job, attempt, code and nonce")
+    if len(nonce) < 16:
+        raise Invalid(f"The nonce has {len(nonce)} characters; give at least 16 random ones")
+    return job, number, code, nonce
+
+
+def _batch(body: Mapping[str, Any]) -> tuple[int, list[Mapping[str, Any]]]:
+    first, facts = body.get("first_seq"), body.get("facts")
+    if type(first) is not int or first < 0 or not isinstance(facts, list):
+        raise Invalid("A batch has first_seq, a whole number of at least 0, and facts, a list")
+    if len(facts) > MAX_FACTS:
+        raise Invalid(f"A batch has {len(facts)} facts; send at most {MAX_FACTS} at once")
+    return first, [fact if isinstance(fact, Mapping) else {"kind": None} for fact in facts]

@@ -1,0 +1,195 @@
+"""A job's life, as one table.
+
+                        +---------------- LOST (a retry is left) ----------------+
+                        v                                                        |
+    queued --START--> starting --RUNNING--> running --SUCCEEDED--> succeeded     |
+      ^  |              |  |                 |  |  \\--FAILED, EXHAUSTED--> failed |
+      |  |              |  +-----------------+--)--------------------------------+
+      |  |       ASK_PAUSE, ASK_PREEMPT      |  |
+      |  |              v                    |  |
+      +--)-PREEMPTED- pausing <--------------+  |
+         |              |   \\--PAUSED--> paused |
+         |          ASK_CANCEL                | |
+         |              v                     | |
+         |          cancelling <--ASK_CANCEL--)-+
+         |              \\--CANCELLED--> cancelled <--ASK_CANCEL (queued, paused)
+
+`status` is what is observed, `desired` what is wanted; only signals move the status. The first recorded
+outcome wins: a request that comes too late leaves it, with an event `job.request_overtaken`. Cancel beats
+pause. End states never change. Pure: no clock, no store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+ENDED = frozenset({Status.CANCELLED, Status.SUCCEEDED, Status.FAILED})
+# the job has a driver, or is between two of them
+ACTIVE = frozenset({Status.STARTING, Status.RUNNING, Status.PAUSING, Status.CANCELLING})
+
+
+class Desired(StrEnum):
+    """What the driver is told."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    PREEMPT = "preempt"
+    CANCEL = "cancel"
+
+
+class Reason(StrEnum):
+    """Why a job is in its status: few states, many reasons."""
+
+    SUBMITTED = "submitted"
+    RAY_UNREACHABLE = "ray_unreachable"
+    NO_CAPACITY = "no_capacity"
+    BEHIND_OTHER_JOBS = "behind_other_jobs"
+    DOES_NOT_FIT = "does_not_fit"
+    PREEMPTED = "preempted"
+    TOO_FEW_WORKERS = "too_few_workers"
+    WORKERS_GRANTED = "workers_granted"
+    WAITING_FOR_WORKERS = "waiting_for_workers"
+    RECOVERING = "recovering"
+    TRAINING = "training"
+    PAUSE_REQUESTED = "pause_requested"
+    PREEMPT_REQUESTED = "preempt_requested"
+    CANCEL_REQUESTED = "cancel_requested"
+    USER_REQUEST = "user_request"
+    COMPLETED = "completed"
+    USER_ERROR = "user_error"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+
+
+# reasons that a queued job can have, each with a sentence in `message`
+WAITING = frozenset(
+    {
+        Reason.SUBMITTED,
+        Reason.RAY_UNREACHABLE,
+        Reason.NO_CAPACITY,
+        Reason.BEHIND_OTHER_JOBS,
+        Reason.DOES_NOT_FIT,
+        Reason.PREEMPTED,
+        Reason.TOO_FEW_WORKERS,
+    }
+)
+
+
+class Signal(StrEnum):
+    """What can happen to a job."""
+
+    START = "start"  # the scheduler has workers for it
+    RUNNING = "running"  # the driver reports that the loop runs
+    ASK_CANCEL = "ask_cancel"
+    ASK_PAUSE = "ask_pause"
+    ASK_PREEMPT = "ask_preempt"
+    SUCCEEDED = "succeeded"  # from here on: how an attempt ended
+    FAILED = "failed"
+    PAUSED = "paused"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # it ended without an outcome, or by fault of the infrastructure; a retry is left
+    EXHAUSTED = "exhausted"  # the same, and none is left
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where a signal leads. `overtaken`: a request of the user came too late to matter."""
+
+    status: Status
+    reason: Reason
+    overtaken: bool = False
+
+
+S, R, G = Status, Reason, Signal
+_FINISHED = {
+    G.SUCCEEDED: Move(S.SUCCEEDED, R.COMPLETED),
+    G.FAILED: Move(S.FAILED, R.USER_ERROR),
+    G.EXHAUSTED: Move(S.FAILED, R.RETRIES_EXHAUSTED),
+}
+_LIVE: dict[Signal, Move | None] = {
+    **_FINISHED,
+    G.START: None,
+    G.ASK_CANCEL: Move(S.CANCELLING, R.CANCEL_REQUESTED),
+    G.ASK_PAUSE: Move(S.PAUSING, R.PAUSE_REQUESTED),
+    G.ASK_PREEMPT: Move(S.PAUSING, R.PREEMPT_REQUESTED),
+    G.PAUSED: Move(S.PAUSED, R.USER_REQUEST),
+    G.PREEMPTED: Move(S.QUEUED, R.PREEMPTED),
+    G.CANCELLED: Move(S.CANCELLED, R.USER_REQUEST),
+    G.LOST: Move(S.STARTING, R.RECOVERING),
+}
+_OVERTAKEN = {signal: Move(m.status, m.reason, overtaken=True) for signal, m in _FINISHED.items()}
+_NOTHING: dict[Signal, Move | None] = dict.fromkeys(Signal)
+_TO_CANCELLED = Move(S.CANCELLED, R.USER_REQUEST)
+
+# every pair of status and signal; None: nothing changes
+TABLE: dict[Status, dict[Signal, Move | None]] = {
+    S.QUEUED: {
+        **_NOTHING,
+        G.START: Move(S.STARTING, R.WORKERS_GRANTED),
+        G.ASK_CANCEL: _TO_CANCELLED,
+        G.ASK_PAUSE: Move(S.PAUSED, R.USER_REQUEST),
+    },
+    S.STARTING: {**_LIVE, G.RUNNING: Move(S.RUNNING, R.TRAINING)},
+    S.RUNNING: {**_LIVE, G.RUNNING: None},
+    S.PAUSING: {
+        **_NOTHING,
+        **_OVERTAKEN,
+        G.ASK_CANCEL: Move(S.CANCELLING, R.CANCEL_REQUESTED),
+        G.PAUSED: Move(S.PAUSED, R.USER_REQUEST),
+        G.PREEMPTED: Move(S.QUEUED, R.PREEMPTED),
+        G.CANCELLED: _TO_CANCELLED,
+    },
+    S.PAUSED: {**_NOTHING, G.ASK_CANCEL: _TO_CANCELLED},
+    S.CANCELLING: {
+        **_NOTHING,
+        G.SUCCEEDED: _OVERTAKEN[G.SUCCEEDED],
+        G.FAILED: _OVERTAKEN[G.FAILED],
+        # whatever else ends the attempt now, the wish to cancel is what is left of it
+        **dict.fromkeys((G.PAUSED, G.PREEMPTED, G.CANCELLED, G.LOST, G.EXHAUSTED), _TO_CANCELLED),
+    },
+    S.CANCELLED: _NOTHING,
+    S.SUCCEEDED: _NOTHING,
+    S.FAILED: _NOTHING,
+}
+
+
+def advance(status: Status, signal: Signal) -> Move | None:
+    """Where the signal leads from this status, or None if it changes nothing."""
+    return TABLE[status][signal]
+
+
+def allowed_actions(status: Status) -> list[str]:
+    """What a user can ask for now, as names of the API's actions."""
+    if status in ENDED or status is Status.CANCELLING:
+        return []
+    return ["cancel", "scale"]
+
+
+def attempt_signal(status: Status, desired: Desired, outcome: str | None, by: str | None) -> Signal:
+    """What the end of an attempt means to its job.
+
+    outcome, by: what the driver recorded, `by` being `failed_by`; None if it left nothing. Anything but an
+    error of the user that cost the attempt (a lost driver, the infrastructure, a stop behind our back) is
+    LOST; in `pausing` there is nothing to retry: the job goes where it was going, from its last checkpoint.
+    """
+    if outcome in ("succeeded", "paused", "preempted") or (outcome == "failed" and by == "user"):
+        return Signal(outcome)
+    if outcome == "cancelled" and desired is Desired.CANCEL:
+        return Signal.CANCELLED
+    if status is Status.PAUSING:
+        return Signal.PAUSED if desired is Desired.PAUSE else Signal.PREEMPTED
+    return Signal.LOST

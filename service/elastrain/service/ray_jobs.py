@@ -1,0 +1,196 @@
+"""Ray's Jobs and State API over HTTP, as far as the service needs it. Needs no Ray on this side.
+
+Every call raises RayUnreachable if there is no answer to rely on: nothing may be concluded from that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+from urllib.parse import urlsplit
+
+import httpx
+
+TIMEOUT = httpx.Timeout(10.0, connect=2.0)
+# Ray answers a submit once the supervisor is being created, which takes its time on a busy head
+SUBMIT_TIMEOUT = httpx.Timeout(60.0, connect=2.0)
+
+JobState = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
+ENDED: frozenset[str] = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+
+
+class RayUnreachable(RuntimeError):
+    """No answer, or none that can be relied on; ask again later. The message names no address."""
+
+
+class AlreadySubmitted(RuntimeError):
+    """Ray says that it has a job of this id. Whether it really does shows when it is read back."""
+
+
+@dataclass(frozen=True)
+class RayJob:
+    submission_id: str
+    status: JobState
+    message: str
+
+
+@dataclass(frozen=True)
+class RayNode:
+    id: str
+    alive: bool
+    resources: dict[str, float]
+    used: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A driver for Ray to start."""
+
+    submission_id: str
+    entrypoint: str
+    env: Mapping[str, str]
+    cpus: float
+
+
+class Ray(Protocol):
+    """What the service asks of Ray; the fake in the tests is its second implementation."""
+
+    def version(self) -> str: ...
+    def jobs(self) -> list[RayJob]: ...
+    def job(self, submission_id: str) -> RayJob | None: ...
+    def submit(self, launch: Launch) -> None: ...  # raises AlreadySubmitted
+    def stop(self, submission_id: str) -> None: ...  # no error if there is no such job
+    def nodes(self) -> list[RayNode]: ...
+
+
+class RayJobs:
+    """Thread-safe. address: of Ray's dashboard. The token is Ray's own (see `ray_token`)."""
+
+    def __init__(self, address: str, ca_bundle: str | None = None) -> None:
+        local = (urlsplit(address).hostname or "") in ("localhost", "127.0.0.1", "::1")
+        self._http = httpx.Client(
+            base_url=address,
+            timeout=TIMEOUT,
+            trust_env=not local,  # a proxy has no business between this machine and itself
+            verify=ca_bundle or True,
+        )
+
+    def version(self) -> str:
+        return str(self._get("/api/version")["ray_version"])
+
+    def jobs(self) -> list[RayJob]:
+        listed = self._get("/api/jobs/")
+        return [_job(item) for item in listed if item.get("submission_id")]
+
+    def job(self, submission_id: str) -> RayJob | None:
+        reply = self._ask("GET", f"/api/jobs/{submission_id}")
+        return None if reply.status_code == 404 else _job(_json(reply))
+
+    def submit(self, launch: Launch) -> None:
+        """Ray is told nothing but what `launch` says: whoever can call its API can read all of it."""
+        body: dict[str, Any] = {
+            "submission_id": launch.submission_id,
+            "entrypoint": launch.entrypoint,
+            "runtime_env": {"env_vars": dict(launch.env)},
+        }
+        if launch.cpus > 0:
+            body["entrypoint_num_cpus"] = launch.cpus
+        reply = self._ask("POST", "/api/jobs/", json=body, timeout=SUBMIT_TIMEOUT)
+        if reply.status_code >= 400:
+            if "already exists" in reply.text:
+                raise AlreadySubmitted(launch.submission_id)
+            raise RayUnreachable(f"Ray refused the driver ({reply.status_code}): {_last_line(reply.text)}")
+
+    def stop(self, submission_id: str) -> None:
+        reply = self._ask("POST", f"/api/jobs/{submission_id}/stop")
+        if reply.status_code >= 400 and reply.status_code != 404:
+            raise RayUnreachable(f"Ray did not stop a driver ({reply.status_code}): {_last_line(reply.text)}")
+
+    def nodes(self) -> list[RayNode]:
+        found = self._get("/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
+        used = self._used()
+        return [
+            RayNode(
+                id=str(node["node_id"]),
+                alive=node["state"] == "ALIVE",
+                resources=_amounts(node.get("resources_total")),
+                used=used.get(str(node["node_id"]), {}),
+            )
+            for node in found
+        ]
+
+    def _used(self) -> dict[str, dict[str, float]]:
+        """{node: {resource: in use}}, as the autoscaler last wrote it; empty until it has."""
+        status = self._get("/api/cluster_status").get("data", {}).get("clusterStatus") or {}
+        usage = (status.get("loadMetricsReport") or {}).get("usageByNode") or {}
+        return {
+            node: {name: float(pair[0]) for name, pair in by_name.items() if _plain(name)}
+            for node, by_name in usage.items()
+        }
+
+    def _get(self, path: str) -> Any:
+        return _json(self._ask("GET", path))
+
+    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        token = ray_token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            reply = self._http.request(method, path, headers=headers, **options)
+        except httpx.HTTPError as error:
+            raise RayUnreachable(
+                f"{_kind(error)} ({_last_line(str(error)) or 'no more is known'})"
+            ) from error
+        if reply.status_code in (401, 403):
+            raise RayUnreachable("Ray refused our token; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH")
+        return reply
+
+
+def ray_token(env: Mapping[str, str] | None = None) -> str | None:
+    """Ray's own token, from where Ray itself looks for it; read each time, since it may be rotated."""
+    env = os.environ if env is None else env
+    if token := env.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    path = Path(env.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _json(reply: httpx.Response) -> Any:
+    if reply.status_code >= 400:
+        raise RayUnreachable(f"Ray answered {reply.status_code}: {_last_line(reply.text)}")
+    try:
+        return reply.json()
+    except json.JSONDecodeError:
+        raise RayUnreachable("what answered is not Ray's dashboard") from None
+
+
+def _job(item: Mapping[str, Any]) -> RayJob:
+    return RayJob(str(item["submission_id"]), cast(JobState, item["status"]), str(item.get("message") or ""))
+
+
+def _amounts(resources: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: float(amount) for name, amount in (resources or {}).items() if _plain(name)}
+
+
+def _plain(name: str) -> bool:
+    """Ray also lists each node's address and its placement groups as resources."""
+    return not name.startswith("node:") and "_group_" not in name
+
+
+def _kind(error: httpx.HTTPError) -> str:
+    if isinstance(error, httpx.ConnectError):
+        return "the connection was refused"
+    return (
+        "it did not answer in time" if isinstance(error, httpx.TimeoutException) else "the connection broke"
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:300] if lines else ""

@@ -1,0 +1,106 @@
+"""The end of an attempt, and what it means to the job. An attempt settles once: the first outcome counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastrain.service.jobs import Desired, Reason, Signal, Status, advance, attempt_signal
+from elastrain.service.store import Tx, attempts, feed, jobs, training
+from elastrain.service.store.rows import AttemptRow, JobRow
+
+# how long until the next attempt, by how many were lost without progress: the first goes on at once
+BACKOFF_S = (0.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+# an attempt that gave up for want of workers is not repeated at once, or it would do so for ever
+TOO_FEW_BACKOFF_S = 10.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended. outcome: what its driver recorded, or None if it left nothing behind."""
+
+    outcome: str | None
+    step: int | None = None
+    failed_by: str | None = None
+    message: str | None = None
+
+
+def settle(tx: Tx, row: JobRow, attempt: AttemptRow, end: End, at: float) -> JobRow:
+    """Record the end of the job's current attempt and move the job. `row` is locked; returns the new row."""
+    if attempt.outcome is not None:
+        return row
+    outcome = end.outcome or "lost"
+    attempts.change(
+        tx,
+        row.id,
+        attempt.number,
+        outcome=outcome,
+        outcome_at=at,
+        outcome_step=end.step,
+        failed_by=end.failed_by,
+        message=end.message,
+    )
+    training.end_workers(tx, row.id, attempt.number)
+    data = {"attempt": attempt.number, "outcome": outcome, "step": end.step, "failed_by": end.failed_by}
+    feed.add_event(tx, row.id, "attempt.ended", _said(attempt.number, outcome, end.message), data, at)
+    jobs.change(tx, row.id, workers_active=0)
+    signal = attempt_signal(row.status, row.desired, end.outcome, end.failed_by)
+    if row.status is Status.CANCELLING and signal not in (Signal.SUCCEEDED, Signal.FAILED):
+        return row  # cancelled is written once Ray says that the driver is gone, see reconciler.py
+    if signal is Signal.LOST:
+        return _recover(tx, row, end, at)
+    return _move(tx, row, signal, end, at)
+
+
+def _recover(tx: Tx, row: JobRow, end: End, at: float) -> JobRow:
+    """Another attempt if the budget allows; a new checkpoint since the last one refills it."""
+    newest = training.newest_saved_step(tx, row.id)
+    used = (0 if newest > row.retries_mark else row.retries_used) + 1
+    if used > int(row.spec["retries"]):
+        said = end.message or "The attempt was lost"
+        message = (
+            f"{said}\n(no retry is left: retries is {row.spec['retries']}, and no checkpoint was made since)"
+        )
+        return _move(tx, row, Signal.EXHAUSTED, End("failed", end.step, end.failed_by, message), at)
+    wait_s = BACKOFF_S[min(used - 1, len(BACKOFF_S) - 1)]
+    budget = {"retries_used": used, "retries_mark": newest, "next_attempt_at": at + wait_s}
+    move = advance(row.status, Signal.LOST)
+    if move is None:
+        return row
+    return jobs.move(tx, row, move.status, move.reason, end.message, "service", at, **budget)
+
+
+def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
+    move = advance(row.status, signal)
+    if move is None:
+        return row
+    reason, values = move.reason, dict[str, object]()
+    if signal is Signal.PREEMPTED and row.desired is Desired.RUN:
+        reason = Reason.TOO_FEW_WORKERS
+        values["next_attempt_at"] = at + TOO_FEW_BACKOFF_S
+    if move.status is Status.FAILED:
+        values["failed_by"] = end.failed_by or "infrastructure"
+    if move.status is Status.SUCCEEDED and end.step is not None:
+        values["step"] = end.step
+    if move.status in (Status.QUEUED, Status.PAUSED):
+        values |= {"desired": Desired.RUN if move.status is Status.QUEUED else Desired.PAUSE}
+        values |= {"desired_version": row.desired_version + 1, "desired_at": at}
+    if move.overtaken:
+        asked = "cancel" if row.status is Status.CANCELLING else row.desired.value
+        data = {"asked": asked, "outcome": end.outcome}
+        message = f"The request to {asked} came too late: the attempt had {end.outcome}"
+        feed.add_event(tx, row.id, "job.request_overtaken", message, data, at)
+    return jobs.move(tx, row, move.status, reason, end.message, "service", at, **values)
+
+
+def without_attempt(tx: Tx, row: JobRow, at: float) -> JobRow:
+    """A job that was asked to stop while it had no driver goes where it was going."""
+    if row.status is Status.CANCELLING:
+        signal = Signal.CANCELLED
+    else:
+        signal = Signal.PAUSED if row.desired is Desired.PAUSE else Signal.PREEMPTED
+    return _move(tx, row, signal, End(None), at)
+
+
+def _said(number: int, outcome: str, message: str | None) -> str:
+    first = (message or "").strip().splitlines()
+    return f"Attempt {number} ended: {outcome}" + (f" ({first[-1][:300]})" if first else "")

@@ -1,0 +1,80 @@
+"""Opening the database, and the two kinds of transaction: one that reads, one that may write.
+
+SQLite takes one writer at a time. A transaction that begins as a reader and writes later can fail with
+"database is locked" however long it waits, so every writing transaction says so at its start (BEGIN
+IMMEDIATE) and queues for the lock; readers go on beside it (WAL). PostgreSQL locks the job's row instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import make_url
+
+# how long a writer queues for SQLite's lock
+BUSY_TIMEOUT_S = 30.0
+
+Tx = Connection
+"""An open transaction, handed to the functions of the store's other files."""
+
+
+class Store:
+    """The database. Threads may share it; each transaction has a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        """url: sqlite:///path or postgresql+psycopg://... The tables must exist: see `migrations.migrate`."""
+        self.url = url
+        self._engine = open_engine(url)
+        self.is_sqlite = self._engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Tx]:
+        """A consistent view; nothing that it does is kept."""
+        with self._engine.connect() as tx:
+            yield tx
+
+    @contextmanager
+    def write(self) -> Iterator[Tx]:
+        """Commits at the end, or rolls back if the block raises."""
+        with self._engine.connect() as tx:
+            tx = tx.execution_options(elastrain_write=True)
+            with tx.begin():
+                yield tx
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def open_engine(url: str) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return sqlalchemy.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=30)
+    if parsed.database and parsed.database != ":memory:":
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sqlalchemy.create_engine(
+        parsed,
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        pool_size=10,
+        max_overflow=60,
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # BEGIN is ours, see _begin_sqlite
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("elastrain_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

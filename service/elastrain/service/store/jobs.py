@@ -1,0 +1,211 @@
+"""Jobs: found, listed, and moved from one status to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import Row, and_, delete, func, insert, or_, select, update
+
+from elastrain.service.jobs import ENDED, Desired, Reason, Status
+from elastrain.service.store import feed
+from elastrain.service.store.engine import Tx
+from elastrain.service.store.rows import JobRow, TransitionRow
+from elastrain.service.store.schema import job_labels, transitions
+from elastrain.service.store.schema import jobs as table
+
+# a freshly inserted job that was never looked at by the scheduler
+_NEW: dict[str, Any] = {
+    "status": Status.QUEUED.value,
+    "reason": Reason.SUBMITTED.value,
+    "desired": Desired.RUN.value,
+    "desired_version": 1,
+    "workers_target": 0,
+    "checkpoint_no": 0,
+    "attempt": 0,
+    "attempts_made": 0,
+    "next_attempt_at": 0.0,
+    "short_of": 0,
+    "retries_used": 0,
+    "retries_mark": 0,
+    "position": 0,
+    "step": 0,
+    "workers_active": 0,
+    "workers_replaced": 0,
+    "steps_skipped": 0,
+    "era_attempt": 0,
+    "era_epoch_no": 0,
+}
+
+
+def insert_new(
+    tx: Tx, id: str, *, spec: dict[str, Any], actor: str, warnings: list[str], at: float
+) -> JobRow:
+    """A queued job, its first transition and event. The id must be free: see `taken`."""
+    tx.execute(
+        insert(table).values(
+            **_NEW,
+            id=id,
+            name=spec["name"],
+            project=spec["project"],
+            priority=spec["priority"],
+            spec=spec,
+            created_by=actor,
+            created_at=at,
+            since=at,
+            queued_at=at,
+            desired_at=at,
+            workers_min=spec["workers"]["min"],
+            workers_max=spec["workers"]["max"],
+            warnings=warnings,
+        )
+    )
+    set_labels(tx, id, spec["labels"])
+    _note(tx, id, Status.QUEUED, Reason.SUBMITTED, "The job was submitted", actor, at)
+    return get(tx, id)
+
+
+def taken(tx: Tx, id: str) -> bool:
+    return tx.execute(select(table.c.id).where(table.c.id == id)).first() is not None
+
+
+def set_labels(tx: Tx, id: str, labels: dict[str, str]) -> None:
+    tx.execute(delete(job_labels).where(job_labels.c.job == id))
+    if labels:
+        tx.execute(insert(job_labels), [{"job": id, "key": k, "value": str(v)} for k, v in labels.items()])
+
+
+def get(tx: Tx, id: str) -> JobRow:
+    """Raises LookupError."""
+    return _row(_one(tx.execute(select(table).where(table.c.id == id)).first(), id))
+
+
+def lock(tx: Tx, id: str) -> JobRow:
+    """The job, and nobody else writes about it until this transaction ends. Raises LookupError."""
+    return _row(_one(tx.execute(select(table).where(table.c.id == id).with_for_update()).first(), id))
+
+
+def starting_with(tx: Tx, prefix: str, project: str | None, limit: int = 5) -> list[JobRow]:
+    """Jobs whose id begins like this; project None: of all projects."""
+    query = select(table).where(table.c.id.startswith(prefix, autoescape=True)).order_by(table.c.id)
+    if project is not None:
+        query = query.where(table.c.project == project)
+    return [_row(row) for row in tx.execute(query.limit(limit))]
+
+
+def page(
+    tx: Tx,
+    *,
+    statuses: Collection[str],
+    project: str | None,
+    labels: Collection[tuple[str, str]],
+    before: tuple[float, str] | None,
+    limit: int,
+) -> list[JobRow]:
+    """Newest first, from just before (created_at, id)."""
+    query = select(table).order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+    if statuses:
+        query = query.where(table.c.status.in_(statuses))
+    if project is not None:
+        query = query.where(table.c.project == project)
+    for key, value in labels:
+        query = query.where(
+            select(job_labels.c.job)
+            .where(job_labels.c.job == table.c.id, job_labels.c.key == key, job_labels.c.value == value)
+            .exists()
+        )
+    if before is not None:
+        at, id = before
+        older = and_(table.c.created_at == at, table.c.id < id)
+        query = query.where(or_(table.c.created_at < at, older))
+    return [_row(row) for row in tx.execute(query)]
+
+
+def in_status(tx: Tx, statuses: Iterable[Status]) -> list[JobRow]:
+    """In the order of the queue: higher priority first, then the longest waiting."""
+    query = select(table).where(table.c.status.in_([s.value for s in statuses]))
+    return [
+        _row(row)
+        for row in tx.execute(query.order_by(table.c.priority.desc(), table.c.queued_at, table.c.id))
+    ]
+
+
+def alive(tx: Tx) -> list[JobRow]:
+    """Every job that has not ended, in the order of the queue."""
+    return in_status(tx, [status for status in Status if status not in ENDED])
+
+
+def queued_ids(tx: Tx) -> list[str]:
+    """In the order of the queue."""
+    query = select(table.c.id).where(table.c.status == Status.QUEUED.value)
+    return list(tx.execute(query.order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)).scalars())
+
+
+def counts(tx: Tx) -> dict[str, int]:
+    """{status: jobs in it}, for those that have any."""
+    query = select(table.c.status, func.count()).group_by(table.c.status)
+    return {str(status): int(number) for status, number in tx.execute(query)}
+
+
+def change(tx: Tx, id: str, **values: Any) -> None:
+    """Set columns that are not the status."""
+    tx.execute(update(table).where(table.c.id == id).values(**_plain(values)))
+
+
+def move(
+    tx: Tx,
+    row: JobRow,
+    status: Status,
+    reason: Reason,
+    message: str | None,
+    actor: str,
+    at: float,
+    **values: Any,
+) -> JobRow:
+    """Put a locked job into another status, with a transition and an event; `values` are further columns."""
+    if status in ENDED:
+        values = {"finished_at": at, "workers_active": 0, "workers_target": 0, "eta_s": None, **values}
+    elif status in (Status.QUEUED, Status.PAUSED):
+        values = {"queued_at": at, "workers_active": 0, "workers_target": 0, "eta_s": None, **values}
+    if status is Status.RUNNING and row.started_at is None:
+        values["started_at"] = at
+    change(tx, row.id, status=status, reason=reason, message=message, since=at, **values)
+    _note(tx, row.id, status, reason, message or f"The job is {status}", actor, at)
+    return get(tx, row.id)
+
+
+def history(tx: Tx, ids: Collection[str]) -> dict[str, list[TransitionRow]]:
+    """The transitions of these jobs, oldest first."""
+    c = transitions.c
+    query = select(c.job, c.status, c.reason, c.at, c.actor).where(c.job.in_(ids)).order_by(c.job, c.number)
+    found: dict[str, list[TransitionRow]] = {id: [] for id in ids}
+    for job, *rest in tx.execute(query):
+        found[job].append(TransitionRow(*rest))
+    return found
+
+
+def _note(tx: Tx, id: str, status: Status, reason: Reason, message: str, actor: str, at: float) -> None:
+    newest = select(func.coalesce(func.max(transitions.c.number), 0) + 1).where(transitions.c.job == id)
+    number = tx.execute(newest).scalar_one()
+    tx.execute(
+        insert(transitions).values(
+            job=id, number=number, status=status.value, reason=reason.value, at=at, actor=actor
+        )
+    )
+    feed.add_event(tx, id, f"job.{status}", message, {"status": status, "reason": reason, "actor": actor}, at)
+
+
+def _one(row: Row[Any] | None, id: str) -> Row[Any]:
+    if row is None:
+        raise LookupError(f"There is no job {id!r}")
+    return row
+
+
+def _row(row: Row[Any]) -> JobRow:
+    values = dict(row._mapping)
+    return JobRow(**{**values, "status": Status(values["status"]), "desired": Desired(values["desired"])})
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Enums as the strings that they are: some database drivers would store their names."""
+    return {k: v.value if isinstance(v, Status | Desired | Reason) else v for k, v in values.items()}

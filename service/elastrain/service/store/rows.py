@@ -1,0 +1,113 @@
+"""Rows as the rest of the service sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from elastrain.service.jobs import Desired, Status
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as the store holds it; see schema.py for what the columns mean."""
+
+    id: str
+    name: str
+    project: str
+    priority: int
+    spec: dict[str, Any]
+    created_by: str
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    status: Status
+    reason: str
+    message: str | None
+    failed_by: str | None
+    since: float
+    queued_at: float
+    short_of: int
+    desired: Desired
+    desired_version: int
+    desired_at: float
+    workers_min: int
+    workers_max: int
+    workers_target: int
+    checkpoint_no: int
+    attempt: int
+    attempts_made: int
+    next_attempt_at: float
+    retries_used: int
+    retries_mark: int
+    position: int
+    step: int
+    total_steps: int | None
+    epoch: float | None
+    eta_s: float | None
+    samples_per_s: float | None
+    workers_active: int
+    workers_replaced: int
+    steps_skipped: int
+    warnings: list[str]
+    era_attempt: int
+    era_epoch_no: int
+
+
+AttemptState = Literal["submitting", "submitted", "claimed", "ended"]
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One attempt and its line to the driver."""
+
+    job: str
+    number: int
+    submission_id: str
+    state: AttemptState
+    created_at: float
+    submitted_at: float | None
+    claimed_at: float | None
+    ended_at: float | None
+    code: str | None
+    code_digest: str
+    nonce_digest: str | None
+    token_secret: str
+    token_digest: str | None
+    acked_seq: int
+    stop_asked_at: float | None
+    outcome: str | None
+    outcome_at: float | None
+    outcome_step: int | None
+    failed_by: str | None
+    message: str | None
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    id: str
+    name: str
+    role: Literal["admin", "member", "viewer"]
+    project: str | None
+    expires_at: float | None
+    last_used_at: float | None
+
+
+@dataclass(frozen=True)
+class TransitionRow:
+    status: str
+    reason: str
+    at: float
+    actor: str
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """A piece of a worker's output: `bytes` bytes at `offset` of that worker's file, in object storage."""
+
+    position: int
+    attempt: int
+    worker: str
+    offset: int
+    bytes: int
+    at: float

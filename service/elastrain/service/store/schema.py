@@ -1,0 +1,277 @@
+"""The tables. Only the store and its migrations know SQL; the rest of the service sees rows as dataclasses.
+
+Times are seconds since the epoch. `position` numbers what happened to one job, over events, metrics and logs
+together; it is given out under the job row's lock, so that a smaller position is never committed later.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData()
+
+
+def _job(primary: bool = True) -> Column[str]:
+    return Column("job", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=primary, nullable=False)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("project", String(63), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("created_by", String(200), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("finished_at", Float),
+    # what is observed
+    Column("status", String(20), nullable=False),
+    Column("reason", String(40), nullable=False),
+    Column("message", Text),
+    Column("failed_by", String(20)),
+    Column("since", Float, nullable=False),
+    Column("queued_at", Float, nullable=False),
+    Column("short_of", Integer, nullable=False),  # workers that a queued job lacks
+    # what is wanted; the version grows with every change that the driver must hear of
+    Column("desired", String(20), nullable=False),
+    Column("desired_version", Integer, nullable=False),
+    Column("desired_at", Float, nullable=False),
+    Column("workers_min", Integer, nullable=False),
+    Column("workers_max", Integer, nullable=False),
+    Column("workers_target", Integer, nullable=False),
+    Column("checkpoint_no", Integer, nullable=False),
+    # attempts and their budget
+    Column("attempt", Integer, nullable=False),
+    Column("attempts_made", Integer, nullable=False),
+    Column("next_attempt_at", Float, nullable=False),
+    Column("retries_used", Integer, nullable=False),
+    Column("retries_mark", Integer, nullable=False),
+    # the newest facts
+    Column("position", BigInteger, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("total_steps", Integer),
+    Column("epoch", Float),
+    Column("eta_s", Float),
+    Column("samples_per_s", Float),
+    Column("workers_active", Integer, nullable=False),
+    Column("workers_replaced", Integer, nullable=False),
+    Column("steps_skipped", Integer, nullable=False),
+    Column("warnings", JSON, nullable=False),
+    # the metrics' age: what an older (attempt, epoch_no) said about the same steps is superseded
+    Column("era_attempt", Integer, nullable=False),
+    Column("era_epoch_no", Integer, nullable=False),
+    Index("jobs_by_status", "status"),
+    Index("jobs_by_age", "created_at", "id"),
+)
+
+job_labels = Table(
+    "job_labels",
+    metadata,
+    _job(),
+    Column("key", String(63), primary_key=True),
+    Column("value", String(255), nullable=False),
+    Index("job_labels_by_value", "key", "value"),
+)
+
+transitions = Table(
+    "transitions",
+    metadata,
+    _job(),
+    Column("number", Integer, primary_key=True),
+    Column("status", String(20), nullable=False),
+    Column("reason", String(40), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("actor", String(200), nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _job(),
+    Column("number", Integer, primary_key=True),
+    Column("submission_id", String(100), nullable=False, unique=True),
+    Column("state", String(20), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("submitted_at", Float),
+    Column("claimed_at", Float),
+    Column("ended_at", Float),
+    # the code is kept in clear until it is used once: a submission that was cut short is repeated with it
+    Column("code", String(100)),
+    Column("code_digest", String(64), nullable=False),
+    Column("nonce_digest", String(64)),
+    Column("token_secret", String(100), nullable=False),
+    Column("token_digest", String(64), unique=True),
+    Column("acked_seq", BigInteger, nullable=False),
+    Column("stop_asked_at", Float),
+    Column("outcome", String(20)),
+    Column("outcome_at", Float),
+    Column("outcome_step", Integer),
+    Column("failed_by", String(20)),
+    Column("message", Text),
+    Index("attempts_by_state", "state"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _job(),
+    Column("position", BigInteger, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("type", String(60), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", JSON, nullable=False),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    _job(),
+    Column("position", BigInteger, primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("step", Integer, nullable=False),
+    Column("value", Float),
+    Column("word", String(10)),  # NaN, Infinity or -Infinity, where value is NULL
+    Column("at", Float, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("epoch_no", Integer, nullable=False),
+    Column("superseded", Boolean, nullable=False),
+    Index("metrics_by_step", "job", "name", "superseded", "step"),
+)
+
+metrics_latest = Table(
+    "metrics_latest",
+    metadata,
+    _job(),
+    Column("name", String(200), primary_key=True),
+    Column("step", Integer, nullable=False),
+    Column("value", Float),
+    Column("word", String(10)),
+    Column("attempt", Integer, nullable=False),
+    Column("epoch_no", Integer, nullable=False),
+)
+
+metrics_superseded = Table(
+    "metrics_superseded",
+    metadata,
+    _job(),
+    Column("position", BigInteger, primary_key=True),
+    Column("first_step", Integer, nullable=False),
+    Column("last_step", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+)
+
+log_segments = Table(
+    "log_segments",
+    metadata,
+    _job(),
+    Column("position", BigInteger, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("worker", String(63), nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("at", Float, nullable=False),
+    Index("log_segments_by_offset", "job", "attempt", "worker", "offset", unique=True),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    _job(),
+    Column("attempt", Integer, primary_key=True),
+    Column("id", String(63), primary_key=True),
+    Column("group", String(63)),
+    Column("node", String(255)),
+    Column("pid", Integer),
+    Column("rank", Integer),
+    Column("state", String(20), nullable=False),
+    Column("joined_step", Integer),
+    Column("share", Float),
+)
+
+generations = Table(
+    "generations",
+    metadata,
+    _job(),
+    Column("attempt", Integer, primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("formed_at", Float, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("workers", JSON, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("pause_ms", Float),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _job(),
+    Column("step", Integer, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("epoch", Float),
+    Column("created_at", Float, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("params_digest", String(64)),
+    Column("state_digest", String(64)),
+    Column("metrics", JSON, nullable=False),
+    Column("files", JSON, nullable=False),
+    Column("pinned", Boolean, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("name", String(63), nullable=False),
+    Column("role", String(10), nullable=False),
+    Column("project", String(63)),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Column("last_used_at", Float),
+)
+
+packages = Table(
+    "packages",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("project", String(63), primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("token", String(32), primary_key=True),
+    Column("route", String(40), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body_digest", String(64), nullable=False),
+    _job(primary=False),
+    Column("at", Float, nullable=False),
+)
+
+# single facts about the installation: its id, what the reconciler last saw and when it was last alive
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", String(63), primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("value", JSON, nullable=False),
+)

@@ -1,0 +1,155 @@
+"""Rows as the API shows them: the shapes of the contract, times RFC 3339."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from typing import Any
+
+from elastrain.service.clock import rfc3339
+from elastrain.service.jobs import Status, allowed_actions
+from elastrain.service.store import Tx, attempts, jobs, metrics
+from elastrain.service.store.feed import Event, Point
+from elastrain.service.store.rows import JobRow, SegmentRow, TransitionRow
+
+Json = dict[str, Any]
+
+
+class JobViews:
+    """Jobs as the API shows them. dashboard_url: where people find Ray's dashboard."""
+
+    def __init__(self, dashboard_url: str) -> None:
+        self._dashboard_url = dashboard_url
+
+    def one(self, tx: Tx, row: JobRow) -> Json:
+        return self.many(tx, [row])[0]
+
+    def many(self, tx: Tx, rows: Sequence[JobRow]) -> list[Json]:
+        ids = [row.id for row in rows]
+        history, latest = jobs.history(tx, ids), metrics.latest(tx, ids)
+        queued = queue_order(tx) if any(row.status is Status.QUEUED for row in rows) else {}
+        return [
+            {
+                **_core(row),
+                "queue": _queue(row, queued),
+                "metrics": {"latest": latest[row.id]},
+                "links": {"ray_dashboard": self._link(tx, row)},
+                "transitions": [_transition(item) for item in history[row.id]],
+            }
+            for row in rows
+        ]
+
+    def _link(self, tx: Tx, row: JobRow) -> str | None:
+        attempt = attempts.get(tx, row.id, row.attempt) if row.attempt else None
+        return None if attempt is None else f"{self._dashboard_url}/#/jobs/{attempt.submission_id}"
+
+
+def queue_order(tx: Tx) -> dict[str, int]:
+    """{job: its place in the queue, from 1}"""
+    return {id: place for place, id in enumerate(jobs.queued_ids(tx), start=1)}
+
+
+def queue_item(row: JobRow, position: int) -> Json:
+    short = {"workers": row.short_of} if row.short_of else None
+    return {
+        "id": row.id,
+        "name": row.name,
+        "project": row.project,
+        "priority": row.priority,
+        "position": position,
+        "reason": row.reason,
+        "blocked_by": row.message,
+        "short_of": short,
+    }
+
+
+def event(item: Event) -> Json:
+    shown = {"id": item.position, "at": rfc3339(item.at), "type": item.type, "message": item.message}
+    return {**shown, "data": item.data}
+
+
+def feed_row(item: Event | Point | SegmentRow) -> Json:
+    """{position, kind, data}; a log row gets its text later, from object storage."""
+    if isinstance(item, Event):
+        return {"position": item.position, "kind": "event", "data": event(item)}
+    if isinstance(item, Point):
+        data = {"step": item.step, "at": rfc3339(item.at), "attempt": item.attempt, "epoch_no": item.epoch_no}
+        return {"position": item.position, "kind": "metric", "data": {**data, "values": item.values}}
+    data = {"offset": item.offset, "at": rfc3339(item.at), "worker": item.worker, "attempt": item.attempt}
+    return {"position": item.position, "kind": "log", "data": {**data, "bytes": item.bytes}}
+
+
+def worker(row: Json) -> Json:
+    names = ("id", "group", "node", "pid", "rank", "state", "joined_step", "share", "attempt")
+    return {name: row[name] for name in names}
+
+
+def generation(row: Json) -> Json:
+    names = ("generation", "step", "workers", "cause", "pause_ms", "attempt")
+    return {**{name: row[name] for name in names}, "formed_at": rfc3339(row["formed_at"])}
+
+
+def checkpoint(row: Json) -> Json:
+    names = ("step", "epoch", "bytes", "state", "params_digest", "state_digest", "metrics", "pinned", "files")
+    shown = {name: row[name] for name in names}
+    return {**shown, "attempt": row["attempt"], "created_at": rfc3339(row["created_at"])}
+
+
+def version() -> Json:
+    return {"server": installed_version("elastrain"), "api": "1", "min_client": "0.1.0"}
+
+
+def _core(row: JobRow) -> Json:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "project": row.project,
+        "priority": row.priority,
+        "labels": row.spec["labels"],
+        "status": row.status.value,
+        "reason": row.reason,
+        "message": row.message,
+        "failed_by": row.failed_by,
+        "since": rfc3339(row.since),
+        "desired": row.desired.value,
+        "attempt": row.attempt,
+        "spec": row.spec,
+        "workers": {
+            "min": row.workers_min,
+            "max": row.workers_max,
+            "target": row.workers_target,
+            "active": row.workers_active,
+        },
+        "progress": {
+            "step": row.step,
+            "total_steps": row.total_steps,
+            "epoch": row.epoch,
+            "eta_s": row.eta_s,
+            "samples_per_s": row.samples_per_s,
+        },
+        "warnings": row.warnings,
+        "advice": [],
+        "account": {},
+        "created_by": row.created_by,
+        "counters": {
+            "attempts": row.attempts_made,
+            "retries_left": max(0, int(row.spec["retries"]) - row.retries_used),
+            "workers_replaced": row.workers_replaced,
+            "steps_skipped": row.steps_skipped,
+        },
+        "created_at": rfc3339(row.created_at),
+        "started_at": rfc3339(row.started_at),
+        "finished_at": rfc3339(row.finished_at),
+        "allowed_actions": allowed_actions(row.status),
+    }
+
+
+def _queue(row: JobRow, order: dict[str, int]) -> Json | None:
+    if row.status is not Status.QUEUED or row.id not in order:
+        return None
+    item = queue_item(row, order[row.id])
+    return {name: item[name] for name in ("position", "blocked_by", "short_of")}
+
+
+def _transition(row: TransitionRow) -> Json:
+    return {"status": row.status, "reason": row.reason, "at": rfc3339(row.at), "actor": row.actor}
