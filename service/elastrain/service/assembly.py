@@ -1,4 +1,4 @@
-"""The service put together from its parts: store, object storage, Ray, the facade, the reconciler's thread."""
+"""The service put together from its parts: store, objects, Ray, the facade, the reconciler's thread."""
 
 from __future__ import annotations
 

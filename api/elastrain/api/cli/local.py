@@ -1,5 +1,6 @@
 """Commands on this machine. What they do lies with the service and is imported when it is needed."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,4 +39,15 @@ def down() -> int:
     return stop(home(), tell)
 
 
-COMMANDS = (up, down)
+def demo(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A spec other than examples/digits.yaml.")
+    ] = None,
+) -> int:
+    """Train with two workers, kill one, and show that nothing was lost: about three minutes."""
+    from elastrain.api.cli.demo import demo as play
+
+    return play(file)
+
+
+COMMANDS = (up, down, demo)
