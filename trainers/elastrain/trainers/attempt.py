@@ -1,7 +1,7 @@
 """One attempt of a job: machine, coordinator, launcher and checkpoints, put together. No torch.
 
-    launcher ──starts──▶ workers ◀──WebSocket──▶ coordinator ──events──▶ machine ──actions──▶ here
-                                                     here ──facts──▶ sink (the driver's line to the service)
+launcher ──starts──▶ workers ◀──WebSocket──▶ coordinator ──events──▶ machine ──actions──▶ here
+                                                 here ──facts──▶ sink (the driver's line to the service)
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from elastrain.trainers.tally import Tally
 
 TICK_S = 0.1
 END_S = 10.0  # for workers to end by themselves
+RETRY_S = 1.0  # until a checkpoint that failed is asked for again
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,11 @@ class Attempt:
                 self._feed(m.GroupGone(ended.group, ended.causes))
             self._feed(m.Tick(time.monotonic()))
             every = self.spec.checkpoint.every_s
-            if every is not None and time.monotonic() - self._last_save_s > every and self.machine.phase is Phase.STEADY:
+            if (
+                every is not None
+                and time.monotonic() - self._last_save_s > every
+                and self.machine.phase is Phase.STEADY
+            ):
                 self._last_save_s = time.monotonic()
                 self.checkpoint()
             self.tally.progress(None, self.machine)
@@ -127,9 +132,10 @@ class Attempt:
     async def _clear(self) -> None:
         """End every process; a worker has a moment to do so by itself."""
         running = {g.id for g in self.machine.roster.running()}
-        for group in running:
-            self.launcher.stop(group, kill=False)
-        deadline = time.monotonic() + (0.5 if self.machine.finishing is None and not self._clean() else END_S)
+        for group in set(running):
+            heard = any(w.connected for w in self.machine.roster.peers(group))
+            self.launcher.stop(group, kill=not heard)  # one that is still starting cannot hear us
+        deadline = time.monotonic() + (END_S if self._graceful() else 0.5)
         while running and time.monotonic() < deadline:
             running -= {ended.group for ended in self.launcher.poll()}
             await asyncio.sleep(0.02)
@@ -142,8 +148,11 @@ class Attempt:
                 await task
         self.tally.all_ended(self.machine)
 
-    def _clean(self) -> bool:
-        return self._outcome is not None and self._outcome.done() and self._outcome.result().outcome == "succeeded"
+    def _graceful(self) -> bool:
+        """Did it end in a way in which workers have something to finish?"""
+        if self._outcome is None or not self._outcome.done():
+            return False
+        return self._outcome.result().outcome in ("succeeded", "paused", "preempted")
 
     # ---- the machine ------------------------------------------------------------------------
 
@@ -222,7 +231,12 @@ class Attempt:
                 "kind": "open",
                 "generation": action.generation,
                 "members": [
-                    {"worker": w, "group": workers[w].group, "node": workers[w].node, "address": self.coordinator.addresses[w]}
+                    {
+                        "worker": w,
+                        "group": workers[w].group,
+                        "node": workers[w].node,
+                        "address": self.coordinator.addresses[w],
+                    }
                     for w in action.members
                 ],
                 "step": step,
@@ -234,7 +248,7 @@ class Attempt:
                 "restore": restore,
                 "saved_step": self.machine.saved_step or 0,
             },
-        )  # fmt: skip
+        )
 
     # ---- what is not the machine's business -------------------------------------------------
 
@@ -269,21 +283,28 @@ class Attempt:
         try:
             await asyncio.to_thread(self.checkpoints.save, pending)
         except StorageError as error:
-            self.sink(event("checkpoint.failed", f"checkpoint {pending.step}: {error}", {"step": pending.step}))
-            self._want_another()
+            self.sink(
+                event("checkpoint.failed", f"checkpoint {pending.step}: {error}", {"step": pending.step})
+            )
+            self._want_another(pending.step)
             return
         self._last_save_s = time.monotonic()
         self._feed(m.CheckpointSaved(pending.step))
 
     def _lost(self, worker: str) -> None:
-        if self.checkpoints.lost(worker):
-            self._want_another()
+        for step in self.checkpoints.lost(worker):
+            self._want_another(step)
 
     def _save_failed(self, key: tuple[int, int], why: str) -> None:
         self.checkpoints.pending.setdefault(key, Pending(key[0], ()))
         self.checkpoints.fail(key, why)
-        self._want_another()
+        self._want_another(key[0])
 
-    def _want_another(self) -> None:
-        if self.machine.phase is not Phase.ENDED:
-            asyncio.get_running_loop().call_later(1.0, self._feed, m.CheckpointWanted("the last one failed"))
+    def _want_another(self, step: int) -> None:
+        """Unless a checkpoint of that step or a later one came through by then."""
+
+        def ask() -> None:
+            if self.machine.phase is not Phase.ENDED and (self.machine.saved_step or 0) < step:
+                self._feed(m.CheckpointWanted(f"checkpoint {step} failed"))
+
+        asyncio.get_running_loop().call_later(RETRY_S, ask)

@@ -42,7 +42,7 @@ class Blame:
             return None
         places = ", ".join(f"{w} in microbatch {j}" for w, j in self.vanished)
         return (
-            f"worker processes vanished {len(self.vanished)} times in a row at step {step} ({places}), without "
-            "a Python exception. A batch that needs too much memory, or a crash in native code, looks like "
+            f"worker processes vanished {len(self.vanished)} times in a row at step {step} ({places}), without a "
+            "Python exception. A batch that needs too much memory, or a crash in native code, looks like "
             "this. Look at the last lines of their logs."
         )

@@ -53,7 +53,9 @@ class Snapshots:
     def __init__(self, session: Session, storage: Storage, job: str, attempt: int) -> None:
         self.session, self.storage = session, storage
         self.root, self.attempt = f"jobs/{job}/checkpoints", attempt
-        self._queue: queue.Queue[Snapshot] = queue.Queue(maxsize=1)  # a store that cannot keep up slows us down
+        self._queue: queue.Queue[Snapshot] = queue.Queue(
+            maxsize=1
+        )  # a store that cannot keep up slows us down
         threading.Thread(target=self._upload_all, daemon=True, name="upload").start()
 
     def take(self, replica: Replica, ownership: Ownership, rank: int, generation: int) -> None:
@@ -65,7 +67,10 @@ class Snapshots:
         pieces: dict[str, list[Tensor]] = {s: [] for s in slots}
         for chunk in (c for c in ownership.owned(rank) if c[0] < c[1]):
             window, state = space.elements(chunk), replica.states.read(chunk)
-            chunks[chunk] = {"param": replica.model.params[window].clone(), **{s: state[s].clone() for s in slots}}
+            chunks[chunk] = {
+                "param": replica.model.params[window].clone(),
+                **{s: state[s].clone() for s in slots},
+            }
             for piece, a, b in space.pieces_in(chunk):
                 ranges.append((piece.name, a, b))
                 at = piece.start - window.start
@@ -77,10 +82,19 @@ class Snapshots:
             model |= {n: t.clone() for n, t in replica.model.buffers.base.items()}
         self._queue.put(
             Snapshot(
-                replica.step, generation, rank, ownership.world, replica.cursor.to_json(), chunks, ranges,
-                {s: torch.cat(p) for s, p in pieces.items() if p}, space.block, model,
-                [n for n, _ in replica.model.values()], replica.model.buffers.digest(),
-            )  # fmt: skip
+                replica.step,
+                generation,
+                rank,
+                ownership.world,
+                replica.cursor.to_json(),
+                chunks,
+                ranges,
+                {s: torch.cat(p) for s, p in pieces.items() if p},
+                space.block,
+                model,
+                [n for n, _ in replica.model.values()],
+                replica.model.buffers.digest(),
+            )
         )
 
     def _upload_all(self) -> None:
@@ -112,9 +126,13 @@ class Snapshots:
     def _tell(self, kind: str, snapshot: Snapshot, **fields: Any) -> None:
         try:
             self.session.send(
-                kind, step=snapshot.step, generation=snapshot.generation, rank=snapshot.rank, world=snapshot.world,
+                kind,
+                step=snapshot.step,
+                generation=snapshot.generation,
+                rank=snapshot.rank,
+                world=snapshot.world,
                 **fields,
-            )  # fmt: skip
+            )
         except Dismissed:
             return
 
@@ -127,7 +145,7 @@ class Snapshots:
                 break
             except AlreadyExists:
                 # `model.safetensors` has a fixed name: an attempt that died before its manifest may have left
-                # one. The same step has the same bits; what differs is damaged, and no manifest vouches for it.
+                # one. The same step has the same bits; one that differs is damaged, and no manifest names it.
                 if not exact and hashlib.sha256(self.storage.get(key)).hexdigest() != digest:
                     self.storage.put(key, data, create_only=False)
                 break

@@ -32,7 +32,9 @@ class Pending:
 class Checkpoints:
     """Of one job, seen from one attempt. `emit` takes facts."""
 
-    def __init__(self, storage: Storage, job: str, attempt: int, spec: JobSpec, emit: Callable[[Json], None]) -> None:
+    def __init__(
+        self, storage: Storage, job: str, attempt: int, spec: JobSpec, emit: Callable[[Json], None]
+    ) -> None:
         self.storage, self.job, self.attempt, self.spec, self.emit = storage, job, attempt, spec, emit
         self.root = f"jobs/{job}/checkpoints"
         self.pending: dict[tuple[int, int], Pending] = {}
@@ -68,12 +70,18 @@ class Checkpoints:
         if self._superseded():
             raise StorageError("superseded", f"attempt {self.attempt + 1} has begun: this one writes no more")
         try:
-            self.storage.put(f"{self._prefix(pending.step)}/manifest.json", json.dumps(manifest, indent=1).encode())
+            self.storage.put(
+                f"{self._prefix(pending.step)}/manifest.json", json.dumps(manifest, indent=1).encode()
+            )
         except AlreadyExists:  # the same step, saved by another generation: the same bits
             return
         self.emit(self._fact(manifest))
         text = f"checkpoint {pending.step} saved ({sum(f['bytes'] for f in manifest['files'])} bytes)"
-        self.emit(event("checkpoint.saved", text, {"step": pending.step, "params_digest": manifest["params_digest"]}))
+        self.emit(
+            event(
+                "checkpoint.saved", text, {"step": pending.step, "params_digest": manifest["params_digest"]}
+            )
+        )
         self._retain()
 
     def _superseded(self) -> bool:

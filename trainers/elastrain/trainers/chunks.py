@@ -79,6 +79,11 @@ class FlatSpace:
     def elements(self, blocks: Range) -> slice:
         return slice(blocks[0] * self.block, min(blocks[1] * self.block, self.size))
 
+    def length(self, blocks: Range) -> int:
+        """Elements of a block range."""
+        window = self.elements(blocks)
+        return max(0, int(window.stop - window.start))
+
     def pieces_in(self, blocks: Range) -> list[tuple[Piece, int, int]]:
         """Parameters that lie in a block range: (piece, first and last+1 element within the parameter)."""
         window = self.elements(blocks)

@@ -10,6 +10,7 @@ are parked, not destroyed: destroying one with a pending operation can take the 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 _parked: list[object] = []  # groups, stores and operations of generations that are over
 _NEVER = timedelta(days=1)  # a busy peer is not a dead one: who is gone is the coordinator's to say
@@ -38,7 +39,11 @@ class Rendezvous:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)  # type: ignore[call-arg]
+        with socket.create_server((host, 0)) as listener:  # on this address only, not on all of them
+            port = listener.getsockname()[1]
+            self._store = TCPStore(
+                host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            )
 
     @property
     def address(self) -> dict[str, Any]:
@@ -49,15 +54,17 @@ class Group:
     """The process group of one generation. Every method raises Broken or Halted, never blocks for good."""
 
     def __init__(
-        self, pg: ProcessGroupGloo | None, rank: int, world: int, check: Callable[[], None], waiting: Callable[[], None]
+        self, pg: Any, rank: int, world: int, check: Callable[[], None], waiting: Callable[[], None]
     ) -> None:
-        self._pg = pg
+        self._pg: Any = pg  # ProcessGroupGloo, whose methods are not all in its type; None if alone
         self.rank, self.world = rank, world
         self._check = check  # raises Halted
         self._waiting = waiting  # called now and then while waiting for peers
         self._frame = _FRAME
 
-    def exchange(self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+    def exchange(
+        self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype
+    ) -> list[Tensor]:
         """All-to-all. sends[d]: what rank d gets, flat; sizes[s]: elements that come from rank s.
 
         Returns what came, by rank; what goes to oneself is neither sent nor returned.
@@ -72,7 +79,9 @@ class Group:
             return lambda: [torch.empty(0, dtype=dtype)]
         self._check()
         out_sizes = [0 if r == self.rank else int(n) for r, n in enumerate(sizes)]
-        parts = [torch.empty(0, dtype=dtype) if t is None or r == self.rank else t for r, t in enumerate(sends)]
+        parts = [
+            torch.empty(0, dtype=dtype) if t is None or r == self.rank else t for r, t in enumerate(sends)
+        ]
         source = torch.cat(parts) if any(p.numel() for p in parts) else torch.empty(0, dtype=dtype)
         target = torch.empty(sum(out_sizes), dtype=dtype)
         try:
@@ -82,7 +91,7 @@ class Group:
 
         def finish() -> list[Tensor]:
             self._wait(work, (source, target))
-            return list(target.split(out_sizes))
+            return list(torch.split(target, out_sizes))
 
         return finish
 
@@ -143,6 +152,7 @@ class Group:
 
 
 def build(
+    host: str,
     store_at: dict[str, Any],
     generation: int,
     rank: int,
@@ -150,7 +160,7 @@ def build(
     check: Callable[[], None],
     waiting: Callable[[], None],
 ) -> Group:
-    """The group of a generation; returns when all members are there. Raises Broken or Halted."""
+    """The group of a generation, on this member's address `host`; returns when all members are there. Raises Broken or Halted."""
     if world == 1:
         return Group(None, 0, 1, check, waiting)
     box: list[Any] = []
@@ -158,10 +168,19 @@ def build(
     def make() -> None:
         try:
             client = TCPStore(
-                store_at["host"], store_at["port"], is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60)
-            )  # type: ignore[call-arg]
+                store_at["host"],
+                store_at["port"],
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=60),
+            )
             store = PrefixStore(f"generation-{generation}", client)
-            box.append((ProcessGroupGloo(store, rank, world, _NEVER), client, store))
+            options = (
+                ProcessGroupGloo._Options()
+            )  # the address that peers use, not what the host name resolves to
+            options._devices = [ProcessGroupGloo.create_device(hostname=host)]
+            options._timeout = _NEVER
+            box.append((ProcessGroupGloo(store, rank, world, options), client, store))
         except Exception as error:  # told to the waiting thread below
             box.append(error)
 

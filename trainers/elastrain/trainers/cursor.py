@@ -62,11 +62,13 @@ class Cursor:
     @classmethod
     def from_json(cls, data: Json) -> Cursor:
         evaluation = data.get("evaluation")
-        return cls(**{
-            **data,
-            "counts": Counts(**data["counts"]),
-            "evaluation": Evaluation(**evaluation) if evaluation else None,
-        })  # fmt: skip
+        return cls(
+            **{
+                **data,
+                "counts": Counts(**data["counts"]),
+                "evaluation": Evaluation(**evaluation) if evaluation else None,
+            }
+        )
 
 
 def exact_sum(values: Iterable[float]) -> float:
@@ -192,4 +194,3 @@ def deal(members: int, count: int, done: Sequence[Sequence[int]]) -> list[list[i
         dealt.append(missing[at : at + share])
         at += share
     return dealt
-

@@ -14,7 +14,9 @@ from elastrain.trainers.session import Session
 from elastrain.trainers.step import precision
 
 
-def evaluate_step(replica: Replica, reader: SampleReader, session: Session, group: Group, generation: int) -> int:
+def evaluate_step(
+    replica: Replica, reader: SampleReader, session: Session, group: Group, generation: int
+) -> int:
     """One global batch of the validation split. Moves the cursor; returns the newest command number that
     any member knows."""
     assert replica.cursor is not None and replica.eval_plan is not None

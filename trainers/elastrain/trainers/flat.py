@@ -32,7 +32,7 @@ class FlatModel:
         for name, parameter in trained:
             if parameter.dtype != torch.float32:
                 raise UnusableModel(
-                    f"parameter {name} is {parameter.dtype}: parameters are float32 here (with precision: bf16 "
+                    f"parameter {name} is {parameter.dtype}: parameters are float32 (with precision: bf16 "
                     "the forward pass runs in bf16 by autocast, over float32 masters)"
                 )
         self.frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}

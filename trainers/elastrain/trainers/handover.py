@@ -85,7 +85,9 @@ def plan(opening: Opening, ownership: Ownership) -> list[Transfer]:
                     transfers += [Transfer(source, target, c) for c in found]
                     lacking = [r for part in lacking for r in subtract(part, found)]
             if lacking:
-                raise AssertionError(f"blocks {lacking} are held by nobody: the coordinator should have restored")
+                raise AssertionError(
+                    f"blocks {lacking} are held by nobody: the coordinator should have restored"
+                )
     return transfers
 
 
@@ -95,11 +97,12 @@ def catch_up(replica: Replica, opening: Opening) -> None:
     cursor = Cursor.from_json(opening.cursor)
     if replica.step == opening.step - 1 and opening.record is not None:
         replica.apply(opening.record)
-        replica.whole = False
     elif replica.step != opening.step:
         replica.forget()
     if cursor.step == opening.step - 1 and opening.record is not None:
-        cursor = advance(cursor, opening.record, replica.verdict(opening.record), len(replica.model.parameters))
+        cursor = advance(
+            cursor, opening.record, replica.verdict(opening.record), len(replica.model.parameters)
+        )
     replica.cursor = cursor
     replica.record = opening.record or replica.record
 
@@ -126,14 +129,15 @@ def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> N
         return torch.cat([replica.model.params[space.elements(transfer.blocks)], *(state[s] for s in slots)])
 
     def size(transfer: Transfer) -> int:
-        window = space.elements(transfer.blocks)
-        return rows * (window.stop - window.start)
+        return rows * space.length(transfer.blocks)
 
     sends: list[Tensor | None] = []
     for peer in range(group.world):
         packed = [pack(t) for t in transfers if (t.source, t.target) == (group.rank, peer)]
         sends.append(torch.cat(packed) if packed else None)
-    sizes = [sum(size(t) for t in transfers if (t.source, t.target) == (p, group.rank)) for p in range(group.world)]
+    sizes = [
+        sum(size(t) for t in transfers if (t.source, t.target) == (p, group.rank)) for p in range(group.world)
+    ]
     arrived = group.exchange(sends, sizes, torch.float32)
     at = [0] * group.world
     for transfer in (t for t in transfers if t.target == group.rank):

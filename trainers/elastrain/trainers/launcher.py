@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """What a worker process is told when it is started. Everything else comes over the coordinator's connection."""
+    """What a worker process is told when it is started. All else comes over the coordinator's connection."""
 
     worker: str  # "w3", stable for the life of the process
     group: str  # "g2"
@@ -42,7 +42,7 @@ class GroupStart:
 
 @dataclass(frozen=True)
 class GroupEnded:
-    """Every process of a group is gone. `causes` holds known facts only: "exit code 1", "signal 9 (SIGKILL)"."""
+    """Every process of a group is gone. `causes`: known facts only, as "signal 9 (SIGKILL)"."""
 
     group: str
     causes: Mapping[str, str] = field(default_factory=dict)

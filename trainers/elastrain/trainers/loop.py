@@ -1,8 +1,8 @@
 """The training loop of one worker, told from top to bottom.
 
-    a generation is opened ─▶ form it ─▶ [ do what is due at this boundary ─▶ one step ] over and over
-          ▲                                     │ halted, a peer is gone, an exception, a boundary
-          └──────────── report what is held ◀───┘
+a generation is opened ─▶ form it ─▶ [ do what is due at this boundary ─▶ one step ] over and over
+      ▲                                     │ halted, a peer is gone, an exception, a boundary
+      └──────────── report what is held ◀───┘
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Generation:
     group: Group
     ownership: Ownership
     exchange: Exchange
-    done: list[Sequence[int]]  # gradients that members kept from a generation that broke
+    done: Sequence[Sequence[int]]  # gradients that members kept from a generation that broke
     log: int = 0  # commands up to this number take effect at this boundary
     handled: int = 0
     snapshots: set[int] = field(default_factory=set)  # steps
@@ -50,7 +50,9 @@ class Generation:
 class Trainer:
     """One worker in the loop. `run` returns when the coordinator dismisses it."""
 
-    def __init__(self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots) -> None:
+    def __init__(
+        self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots
+    ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
 
     def facts(self) -> Json:
@@ -108,6 +110,7 @@ class Trainer:
         else:
             catch_up(self.replica, opening)
         group = collectives.build(
+            self.session.host,
             opening.members[0]["address"],
             opening.generation,
             rank,
@@ -163,17 +166,13 @@ class Trainer:
                 f"(one of: {names}). Such a buffer must not depend on the data: make it a float, or no buffer."
             )
         if not verdict.finite:
-            policy = replica.spec.non_finite
-            where = "; ".join(
-                f"rank {record['workers'].index(worker)} ({worker}), microbatch {j}" for j, worker in record["bad"]
-            )
-            what = f"non-finite {'loss (NaN or infinite)' if where else 'gradient'} at step {record['step']}"
-            what += f" on {where}" if where else ""
+            policy, in_row = replica.spec.non_finite, replica.cursor.skipped_in_row
             if policy.policy == "fail":
-                refuse(f"{what}; non_finite.policy is fail")
-            if replica.cursor.skipped_in_row > policy.max:
-                text = f"{what}; {replica.cursor.skipped_in_row} steps in a row were skipped, non_finite.max is {policy.max}"
-                refuse(text)
+                refuse(f"{_where(record)}; non_finite.policy is fail")
+            if in_row > policy.max:
+                refuse(
+                    f"{_where(record)}; {in_row} steps in a row were skipped, non_finite.max is {policy.max}"
+                )
 
     # ---- at a boundary ----------------------------------------------------------------------
 
@@ -246,3 +245,11 @@ class Trainer:
             generation.handled = number
             if "checkpoint" in kinds:
                 self._snapshot(generation, again=True)
+
+
+def _where(record: Json) -> str:
+    """Who computed what is not finite."""
+    bad = [f"rank {record['workers'].index(w)} ({w}), microbatch {j}" for j, w in record["bad"]]
+    if not bad:
+        return f"the gradient of step {record['step']} is not finite (NaN or infinite)"
+    return f"the loss of step {record['step']} is not finite (NaN or infinite) on {'; '.join(bad)}"

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Literal
 
 from elastrain.trainers import messages as m
+from elastrain.trainers.agreement import covered, resume_point
 from elastrain.trainers.blame import Blame
 from elastrain.trainers.messages import Action, Event, Json, Report
 from elastrain.trainers.roster import Group, Roster, State, Worker
@@ -145,7 +146,9 @@ class Machine:
             group.age_s += step
             unborn = [w for w in self.roster.peers(group.id) if w.state is State.STARTING]
             if unborn and group.age_s > self.policy.start_timeout_s:
-                self._remove(unborn[0], f"not ready after {self.policy.start_timeout_s:.0f} s", vanished=False)
+                self._remove(
+                    unborn[0], f"not ready after {self.policy.start_timeout_s:.0f} s", vanished=False
+                )
 
     def _evict_silent(self) -> None:
         """Busy is not dead: the silent are removed when a peer waits for them, or after ten beats."""
@@ -157,7 +160,8 @@ class Machine:
             for w in self.roster.workers.values()
             if w.connected
             and w.state in (State.ACTIVE, State.LEAVING, State.READY)
-            and self.now - w.last_beat > (2 * beat if awaited and w.id in self.members else self.policy.silence * beat)
+            and self.now - w.last_beat
+            > (2 * beat if awaited and w.id in self.members else self.policy.silence * beat)
         ]
         for worker in silent[: max(1, len(members) // 2)]:
             self._out.append(m.Fence(worker.id, f"silent for {self.now - worker.last_beat:.1f} s"))
@@ -234,9 +238,12 @@ class Machine:
         if self.checkpoint_wanted:
             self._command("checkpoint")
         self._out.append(
-            m.Say("generation.formed", f"generation {generation}: {', '.join(self.members)}",
-                  {"generation": generation, "workers": list(self.members), "step": step, "cause": self.cause})
-        )  # fmt: skip
+            m.Say(
+                "generation.formed",
+                f"generation {generation}: {', '.join(self.members)}",
+                {"generation": generation, "workers": list(self.members), "step": step, "cause": self.cause},
+            )
+        )
         self.cause = ""
 
     # ---- who is gone ------------------------------------------------------------------------
@@ -255,14 +262,23 @@ class Machine:
         for peer in self.roster.peers(worker.group):
             if peer.state not in (State.LOST, State.ENDED):
                 peer.state = State.LOST
-                self._say("worker.lost", f"{peer.id} is lost: {why}" if peer is worker
-                          else f"{peer.id} leaves with its group: {worker.id} is lost", peer, cause=why)  # fmt: skip
+                self._say(
+                    "worker.lost",
+                    f"{peer.id} is lost: {why}"
+                    if peer is worker
+                    else f"{peer.id} leaves with its group: {worker.id} is lost",
+                    peer,
+                    cause=why,
+                )
         if not group.stopping:
             group.stopping = True
             self._out.append(m.StopGroup(group.id, kill=True))
             if self.roster.charge(group, why, self.now):
                 causes = "; ".join(self.roster.slots[group.slot].causes)
-                self._fail("infrastructure", f"group slot {group.slot} failed 5 times without a committed step: {causes}")
+                self._fail(
+                    "infrastructure",
+                    f"group slot {group.slot} failed 5 times without a committed step: {causes}",
+                )
         if verdict is not None:
             self._fail("user", verdict)
         if set(group.workers) & set(self.members) and self.phase not in (Phase.WAITING, Phase.ENDED):
@@ -345,9 +361,11 @@ class Machine:
         return [
             w
             for w in self.roster.workers.values()
-            if w.state is State.READY and w.connected and not self.roster.groups[w.group].leaving
+            if w.state is State.READY
+            and w.connected
+            and not self.roster.groups[w.group].leaving
             and all(p.state is State.READY for p in self.roster.peers(w.group))
-        ]  # fmt: skip
+        ]
 
     def _survivors(self) -> list[Worker]:
         members = [self.roster.workers[w] for w in self.members]
@@ -420,9 +438,13 @@ class Machine:
         joiners = [w for w in joiners or (self._ready() if not survivors else []) if w not in survivors]
         if not survivors and not joiners:
             return
-        reports = {w.id: w.report for w in survivors if w.report is not None and w.report.cursor is not None}
         restore = not self._covered(survivors)
-        opened = self._continue(reports) if not restore else m.Open(0, (), self.step, restore=True)
+        reports = {w.id: w.report for w in survivors if w.report is not None}
+        opened = (
+            m.Open(0, (), self.step, restore=True)
+            if restore
+            else resume_point(reports, self.step, self.record)
+        )
         if restore and self.sealed_once:
             self._say_rollback()
         self.generation += 1
@@ -432,48 +454,27 @@ class Machine:
         for worker in (*survivors, *joiners):
             if worker.state is State.READY:
                 worker.state, worker.joined_step = State.ACTIVE, opened.step
-                self._say("worker.joined", f"{worker.id} joins at step {opened.step}", worker, step=opened.step)
+                self._say(
+                    "worker.joined", f"{worker.id} joins at step {opened.step}", worker, step=opened.step
+                )
             worker.report, worker.sealed, worker.waits, worker.idle_at = None, False, False, None
         self.phase, self.below_since = Phase.FORMING, None
 
-    def _continue(self, reports: dict[str, Report]) -> m.Open:
-        """Where the survivors go on: at the newest step that is proven, with what they hold."""
-        step = max(self.step, *(r.step for r in reports.values()))
-        newest = [r for r in reports.values() if r.step == step]
-        behind = [r for r in reports.values() if r.step == step - 1]
-        cursor = newest[0].cursor if newest else behind[0].cursor
-        record = self.record[1] if self.record is not None and self.record[0] == step and behind else None
-        return m.Open(
-            0,
-            (),
-            step,
-            cursor=cursor,
-            record=record,
-            held={w: r.held for w, r in reports.items()},
-            whole=tuple(w for w, r in reports.items() if r.whole and r.step == step),
-            done={w: r.done if r.step == step else () for w, r in reports.items()},
-        )
-
     def _covered(self, workers: list[Worker]) -> bool:
-        """Is every block's state held by one of them, at the accepted step or with its record at hand?"""
-        held: set[int] = set()
-        for report in (w.report for w in workers):
-            if report is None or report.cursor is None or report.step < self.step - 1:
-                continue
-            if report.step < self.step and (self.record is None or self.record[0] != self.step):
-                continue
-            for start, stop in report.held:
-                held.update(range(start, stop))
-        return self.blocks > 0 and len(held) == self.blocks
+        reports = [w.report for w in workers if w.report is not None]
+        return covered(reports, self.blocks, self.step, self.record)
 
     def _say_rollback(self) -> None:
         lost, self.record = self.step, None
         to = self.saved_step or 0
         self.step = to
         self._out.append(
-            m.Say("rollback", f"owner and buddy of some state were lost together: back from step {lost} to {to}",
-                  {"from": lost, "to": to})
-        )  # fmt: skip
+            m.Say(
+                "rollback",
+                f"owner and buddy of some state were lost together: back from step {lost} to {to}",
+                {"from": lost, "to": to},
+            )
+        )
 
     # ---- words ------------------------------------------------------------------------------
 

@@ -56,7 +56,10 @@ class ChunkStates:
         if subtract(blocks, list(found)):
             raise KeyError(f"blocks {subtract(blocks, list(found))} of {blocks} are not held here")
         ordered = [found[r] for r in sorted(found)]
-        return {s: torch.cat([o[s] for o in ordered]) if len(ordered) > 1 else ordered[0][s] for s in self.rule.slots}
+        return {
+            s: torch.cat([o[s] for o in ordered]) if len(ordered) > 1 else ordered[0][s]
+            for s in self.rule.slots
+        }
 
     def _cut(self, piece: Range, common: Range) -> dict[str, Tensor]:
         origin = self.space.elements(piece).start
@@ -167,7 +170,7 @@ class Replica:
                 total, others = self.new_buffers
                 self.model.buffers.commit(total / record["weight"], others)
         self.model.buffers.reset()
-        self.touched = True
+        self.touched, self.whole = True, False  # whole again once the others' chunks are gathered
         self.cursor, self.record = after, record
         self.partial, self.reduced, self.new_buffers = None, {}, None
         return verdict

@@ -50,7 +50,9 @@ def _fetch(storage: Storage, prefix: str, file: Json, step: int) -> bytes:
     except StorageError as error:
         raise BadCheckpoint(step, file["name"], str(error)) from error
     if len(data) != file["bytes"]:
-        raise BadCheckpoint(step, file["name"], f"its size is {len(data)} bytes, the manifest says {file['bytes']}")
+        raise BadCheckpoint(
+            step, file["name"], f"its size is {len(data)} bytes, the manifest says {file['bytes']}"
+        )
     if hashlib.sha256(data).hexdigest() != file["sha256"]:
         raise BadCheckpoint(step, file["name"], "its checksum differs from the manifest's")
     return data
@@ -59,7 +61,9 @@ def _fetch(storage: Storage, prefix: str, file: Json, step: int) -> bytes:
 def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None:
     for name, value in replica.model.values():
         if name not in tensors or tensors[name].shape != value.shape:
-            raise BadCheckpoint(step, "model.safetensors", f"parameter {name} is not there as {tuple(value.shape)}")
+            raise BadCheckpoint(
+                step, "model.safetensors", f"parameter {name} is not there as {tuple(value.shape)}"
+            )
         value.copy_(tensors[name])
     for name, base in replica.model.buffers.base.items():
         base.copy_(tensors[name])
@@ -79,8 +83,9 @@ def _take_state(replica: Replica, ranges: list[tuple[str, int, int]], state: dic
             lo, hi = max(first, window.start), min(first + b - a, window.stop)
             if lo < hi:
                 for slot in replica.rule.slots:
-                    held[slot][lo - window.start : hi - window.start] = state[slot][at + lo - first : at + hi - first]
+                    held[slot][lo - window.start : hi - window.start] = state[slot][
+                        at + lo - first : at + hi - first
+                    ]
         at += b - a
     if any(t.numel() != at for t in state.values()):
         raise AssertionError(f"a part of {[t.numel() for t in state.values()]} elements describes {at}")
-

@@ -37,7 +37,7 @@ class SampleReader:
         return len(dataset) if dataset is not None else 0
 
     def read(self, split: str, epoch: int, indices: NDArray[np.int64]) -> Any:
-        """The collated samples, in order. Generators are seeded per sample from (seed, split, epoch, index)."""
+        """The collated samples, in order. Seeded per sample from (seed, split, epoch, index)."""
         dataset = self.datasets[split]
         samples = []
         for index in indices.tolist():
@@ -49,7 +49,11 @@ class SampleReader:
 def aligned(batch: Any) -> Any:
     """The same batch with every tensor in storage of its own, beginning at a 64-byte multiple."""
     if isinstance(batch, Tensor):
-        return batch if batch.data_ptr() % BOUNDARY == 0 and batch.is_contiguous() else batch.clone().contiguous()
+        return (
+            batch
+            if batch.data_ptr() % BOUNDARY == 0 and batch.is_contiguous()
+            else batch.clone().contiguous()
+        )
     if isinstance(batch, Mapping):
         return {k: aligned(v) for k, v in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

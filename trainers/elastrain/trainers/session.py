@@ -60,7 +60,9 @@ class Session:
     def register(self, node: str, address: Json) -> Json:
         """Say who we are; returns the welcome: spec, secrets, storage. Raises Dismissed if not expected."""
         started = psutil.Process().create_time()
-        self.send("register", group=self.start.group, node=node, pid=os.getpid(), started=started, address=address)
+        self.send(
+            "register", group=self.start.group, node=node, pid=os.getpid(), started=started, address=address
+        )
         try:
             welcome: Json = json.loads(self._connection.recv(timeout=CONNECT_S))
         except (ConnectionClosed, TimeoutError) as error:
@@ -135,7 +137,8 @@ class Session:
         """The newest number, once there is one beyond `after`; None now and then, to look around."""
         with self._changed:
             known = self._changed.wait_for(
-                lambda: self.log_number > after or self._gone is not None or self._opening is not None, timeout=0.05
+                lambda: self.log_number > after or self._gone is not None or self._opening is not None,
+                timeout=0.05,
             )
             return self.log_number if known and self.log_number > after else None
 

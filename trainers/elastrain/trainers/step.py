@@ -94,19 +94,18 @@ class Exchange:
     def _launch(self, bucket: Range, covers: list[list[Node]], partial: Partial) -> Any:
         space = self.ownership.space
 
-        def length(rank: int) -> int:
-            window = space.elements(self.ownership.reduces(bucket, rank))
-            return max(0, window.stop - window.start)
-
         sends: list[Tensor | None] = []
         for peer in range(self.world):
             window = space.elements(self.ownership.reduces(bucket, peer))
             parts = [partial.gradients.parts[node][window] for node in covers[self.rank]]
             sends.append(None if peer == self.rank or not parts else torch.cat(parts))
-        sizes = [len(c) * length(self.rank) for c in covers]
+        length = space.length(self.ownership.reduces(bucket, self.rank))
+        sizes = [len(c) * length for c in covers]
         return self.group.start_exchange(sends, sizes, torch.float32)
 
-    def _sum(self, blocks: Range, covers: list[list[Node]], arrived: list[Tensor], partial: Partial) -> Tensor:
+    def _sum(
+        self, blocks: Range, covers: list[list[Node]], arrived: list[Tensor], partial: Partial
+    ) -> Tensor:
         window = self.ownership.space.elements(blocks)
         size = window.stop - window.start
         parts: dict[Node, Tensor] = {n: partial.gradients.parts[n][window] for n in covers[self.rank]}
@@ -121,7 +120,7 @@ class Exchange:
         held = own.held(self.rank)
         if self.world <= 2:
             self.replica.reduced = {
-                c: s[space.elements(c).start - space.elements(b).start :][: _length(space.elements(c))]
+                c: s[space.elements(c).start - space.elements(b).start :][: space.length(c)]
                 for c in held
                 for b, s in sums.items()
                 if intersect(c, b) == c
@@ -133,13 +132,13 @@ class Exchange:
         if buddy is not None and mine:
             sends[buddy] = torch.cat(mine)
         kept = own.kept_for(self.rank)
-        sizes = [sum(_length(space.elements(c)) for c in own.owned(r)) if r in kept else 0 for r in range(self.world)]
+        sizes = [sum(space.length(c) for c in own.owned(r)) if r in kept else 0 for r in range(self.world)]
         arrived = self.group.exchange(sends, sizes, torch.float32)
         reduced = {c: sums[c] for c in own.owned(self.rank) if c in sums}
         for owner in kept:
             at = 0
             for chunk in own.owned(owner):
-                size = _length(space.elements(chunk))
+                size = space.length(chunk)
                 if size:
                     reduced[chunk] = arrived[owner][at : at + size]
                     at += size
@@ -211,7 +210,7 @@ class Exchange:
             if chunk[0] == chunk[1]:
                 continue
             gradient = self.replica.reduced[chunk]
-            for part in gradient.split(self.ownership.space.block):
+            for part in torch.split(gradient, self.ownership.space.block):
                 norms.append(float(part.to(torch.float64).square_().sum()))
         return norms
 
@@ -224,17 +223,13 @@ class Exchange:
             sends = [None if r in (self.rank, buddy) else mine for r in range(self.world)]
             kept = {self.rank, *own.kept_for(self.rank)}
             sizes = [
-                0 if r in kept else sum(_length(space.elements(c)) for c in own.owned(r)) for r in range(self.world)
+                0 if r in kept else sum(space.length(c) for c in own.owned(r)) for r in range(self.world)
             ]
             arrived = self.group.exchange(sends, sizes, torch.float32)
             for owner in (r for r in range(self.world) if r not in kept):
                 at = 0
                 for chunk in own.owned(owner):
                     window = space.elements(chunk)
-                    params[window] = arrived[owner][at : at + _length(window)]
-                    at += _length(window)
+                    params[window] = arrived[owner][at : at + space.length(chunk)]
+                    at += space.length(chunk)
         self.replica.whole = True
-
-
-def _length(window: slice) -> int:
-    return max(0, window.stop - window.start)

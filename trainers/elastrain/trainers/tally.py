@@ -1,4 +1,4 @@
-"""What people see of a running attempt: metrics per accepted step, progress, workers. Facts only, no torch."""
+"""What people see of a running attempt: metrics per accepted step, progress, workers. No torch."""
 
 from __future__ import annotations
 
@@ -39,9 +39,14 @@ class Tally:
         if self.plan is None:
             batch = self.spec.batch
             self.plan = Plan(
-                said["train_size"], batch.size, batch.microbatch, epochs=self.spec.epochs, steps=self.spec.steps,
-                seed=self.spec.seed, shuffle=self.spec.shuffle,
-            )  # fmt: skip
+                said["train_size"],
+                batch.size,
+                batch.microbatch,
+                epochs=self.spec.epochs,
+                steps=self.spec.steps,
+                seed=self.spec.seed,
+                shuffle=self.spec.shuffle,
+            )
             self.parameters = said["parameters"]
 
     def restored(self, cursor: Cursor) -> None:
@@ -68,9 +73,15 @@ class Tally:
             **({"lr": rate} if verdict.applied else {}),
             **({"samples_per_s": self.speed} if self.speed else {}),
         }
-        self.sink({
-            "kind": "metric", "at": now(), "step": self.cursor.step, "epoch_no": self.epoch_no, "values": values,
-        })  # fmt: skip
+        self.sink(
+            {
+                "kind": "metric",
+                "at": now(),
+                "step": self.cursor.step,
+                "epoch_no": self.epoch_no,
+                "values": values,
+            }
+        )
         if not verdict.applied:
             where = ", ".join(f"microbatch {j} on {w}" for j, w in record["bad"])
             what = "non-finite loss or gradient" if not verdict.finite else "its total weight is 0"
@@ -90,24 +101,36 @@ class Tally:
 
     def progress(self, status: str | None, machine: Machine) -> None:
         """Now and then, and whenever the status changes."""
-        if status is None or status == self.status:
-            if time.monotonic() - self._progress_at < PROGRESS_S:
-                return
+        same = status is None or status == self.status
+        if same and time.monotonic() - self._progress_at < PROGRESS_S:
+            return
         self.status = status or self.status
         self._progress_at = time.monotonic()
         total = self.plan.total_steps if self.plan is not None else None
-        left = self.plan.samples_seen(total) - self.plan.samples_seen(self.cursor.step) if self.plan and total else None
-        self.sink({
-            "kind": "progress", "at": now(), "status": self.status,
-            "reason": "waiting_for_workers" if machine.below_since is not None else None,
-            "step": self.cursor.step, "total_steps": total,
-            "epoch": self.plan.epoch(min(self.cursor.step, (total or 1) - 1)) if self.plan is not None else 0,
-            "samples_per_s": self.speed,
-            "eta_s": round(left / self.speed, 1) if left is not None and self.speed else None,
-            "steps_skipped": self.cursor.skipped, "workers_replaced": self.replaced,
-            "workers_active": sum(w.state is State.ACTIVE for w in machine.roster.workers.values()),
-            "chain": self.cursor.chain,
-        })  # fmt: skip
+        left = (
+            self.plan.samples_seen(total) - self.plan.samples_seen(self.cursor.step)
+            if self.plan and total
+            else None
+        )
+        self.sink(
+            {
+                "kind": "progress",
+                "at": now(),
+                "status": self.status,
+                "reason": "waiting_for_workers" if machine.below_since is not None else None,
+                "step": self.cursor.step,
+                "total_steps": total,
+                "epoch": self.plan.epoch(min(self.cursor.step, (total or 1) - 1))
+                if self.plan is not None
+                else 0,
+                "samples_per_s": self.speed,
+                "eta_s": round(left / self.speed, 1) if left is not None and self.speed else None,
+                "steps_skipped": self.cursor.skipped,
+                "workers_replaced": self.replaced,
+                "workers_active": sum(w.state is State.ACTIVE for w in machine.roster.workers.values()),
+                "chain": self.cursor.chain,
+            }
+        )
 
     def workers(self, machine: Machine) -> None:
         """A fact for each worker that changed."""
@@ -115,10 +138,15 @@ class Tally:
             rank = machine.members.index(worker.id) if worker.id in machine.members else None
             active = worker.state in (State.ACTIVE, State.LEAVING)
             fact = {
-                "id": worker.id, "group": worker.group, "node": worker.node or None, "pid": worker.pid or None,
-                "rank": rank if active else None, "state": worker.state.value, "joined_step": worker.joined_step,
+                "id": worker.id,
+                "group": worker.group,
+                "node": worker.node or None,
+                "pid": worker.pid or None,
+                "rank": rank if active else None,
+                "state": worker.state.value,
+                "joined_step": worker.joined_step,
                 "share": round(1 / len(machine.members), 3) if active and rank is not None else None,
-            }  # fmt: skip
+            }
             if self._shown.get(worker.id) != fact:
                 self._note_replacement(worker.id, machine)
                 self._shown[worker.id] = fact
@@ -131,9 +159,12 @@ class Tally:
             return
         slot = machine.roster.groups[worker.group].slot
         before = [
-            w.id for g in machine.roster.groups.values() if g.slot == slot and g.id != worker.group
-            for w in machine.roster.peers(g.id) if w.state is State.LOST
-        ]  # fmt: skip
+            w.id
+            for g in machine.roster.groups.values()
+            if g.slot == slot and g.id != worker.group
+            for w in machine.roster.peers(g.id)
+            if w.state is State.LOST
+        ]
         if before:
             self.replaced += 1
             text = f"{worker_id} is started in place of {before[-1]}"

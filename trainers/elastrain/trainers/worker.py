@@ -70,7 +70,8 @@ def prepare(session: Session, welcome: Json) -> Trainer:
 def set_numerics(spec: JobSpec) -> None:
     """What the bits depend on beside the spec: threads, and the choice of kernels."""
     torch.set_num_threads(spec.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As use_deterministic_algorithms(True, warn_only=True), which also imports a compiler for a second.
+    torch.set_deterministic_debug_mode("warn")
 
 
 def die_with_parent() -> None:
