@@ -79,7 +79,7 @@ class RayHead:
         return any(node.get("state") == "ALIVE" for node in nodes)
 
     def settle(self) -> str:
-        """Fix the head's address before it is told to anybody: other ports, if the kept ones were taken since."""
+        """Fix the address before it is told to anybody: on other ports, if the kept ones were taken."""
         if not self.alive:
             self.stop()  # what a killed head may have left, which would hold its ports
             if not self.ports.free():
