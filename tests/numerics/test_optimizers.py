@@ -88,9 +88,9 @@ def test_a_flat_chunk_gets_the_bits_of_torch_optim(name: str, options: dict[str,
 @every_case
 def test_where_a_chunk_is_cut_does_not_change_a_bit(name: str, options: dict[str, Any]) -> None:
     spec = job({"name": name, **options})
-    grads = gradients(20)
+    grads = gradients(10)
     whole = run(rule(spec.optimizer), spec, start(), grads)
-    for cut in (1, 3, 16, 64, 517, 1024):
+    for cut in (13, 64, 517, 1024):
         parts = [
             run(rule(spec.optimizer), spec, param, grad)
             for param, grad in zip(start().split(cut), grads.split(cut, dim=1), strict=True)
