@@ -1,5 +1,6 @@
 """A real service in this process: SQLite, a folder for objects, uvicorn in a thread. Only Ray is absent."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +21,18 @@ def storage(tmp_path: Path) -> Storage:
     return open_storage((tmp_path / "objects").as_uri())
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated database to copy: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("store") / "empty.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-def control(tmp_path: Path, storage: Storage) -> Iterator[Control]:
+def control(tmp_path: Path, storage: Storage, empty_database: Path) -> Iterator[Control]:
     settings = Settings.from_env({"ELASTRAIN_HOME": str(tmp_path)})
-    migrate(settings.database_url)
+    shutil.copy(empty_database, tmp_path / "elastrain.db")
     store = Store(settings.database_url)
     yield Control(store, storage, settings, ping_ray=lambda: "2.60.0")
     store.close()

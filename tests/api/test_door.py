@@ -21,10 +21,14 @@ def test_every_route_is_closed_without_a_token_and_with_a_wrong_one(live: Live, 
     found = routes(http)
     assert len(found) > 20
     for method, path in found:
-        for headers in ({}, {"Authorization": "Bearer elt_wrong"}, {"Authorization": "Basic YTpi"}):
-            reply = httpx.request(method, live.url + path, headers=headers, trust_env=False)
+        for headers in (
+            {"Authorization": ""},
+            {"Authorization": "Bearer elt_wrong"},
+            {"Authorization": "Basic YTpi"},
+        ):
+            reply = http.request(method, path, headers=headers)
             if (method, path) in OPEN:
-                assert reply.status_code < 400
+                assert reply.status_code in (200, 503)
             elif (method, path) in DRIVERS:
                 assert reply.status_code in (401, 403, 422), (method, path, reply.text)
             else:
@@ -35,9 +39,10 @@ def test_every_route_is_closed_without_a_token_and_with_a_wrong_one(live: Live, 
 @pytest.mark.parametrize(
     "path", ["/v1/jobs/", "//v1/jobs", "/V1/JOBS", "/v1//jobs", "/docs", "/openapi.json", "/x"]
 )
-@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "POST", "OPTIONS", "TRACE"])
-def test_no_spelling_of_a_path_is_a_way_in(live: Live, method: str, path: str) -> None:
-    assert httpx.request(method, live.url + path, trust_env=False).status_code == 401
+def test_no_spelling_of_a_path_is_a_way_in(live: Live, path: str) -> None:
+    with httpx.Client(base_url=live.url, trust_env=False) as nobody:
+        for method in ("GET", "HEAD", "DELETE", "POST", "OPTIONS", "TRACE"):
+            assert nobody.request(method, live.url + path).status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_logs_come_as_lines_as_raw_bytes_and_as_a_tail(http: httpx.Client, life:
     assert plain.headers["content-type"] == "text/plain"
     assert http.get(path, headers={"Accept": "text/plain"}).status_code == 422
     tail = http.get(path, params={"worker": "w0", "tail": 1}).json()
-    assert [line["text"] for line in tail["items"]] == ["after"]
+    assert [line["text"] for line in tail["items"]] == ["after\n"]
     life.succeeds()
     followed = frames(http.get(path, params={"worker": "w0"}, headers=STREAM).text)
     text = "".join(frame["data"]["text"] for frame in followed[:-1])

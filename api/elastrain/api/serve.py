@@ -1,9 +1,15 @@
 """`python -m elastrain.api.serve`: the service in one process, set up by ELASTRAIN_* variables only."""
 
+import argparse
+import logging
+import sys
+
 import uvicorn
 
 from elastrain.api.app import create_app
+from elastrain.service.assembly import Service
 from elastrain.service.control import Control
+from elastrain.service.settings import Settings, SettingsError
 
 
 def server(control: Control, host: str, port: int) -> uvicorn.Server:
@@ -19,3 +25,26 @@ def server(control: Control, host: str, port: int) -> uvicorn.Server:
         timeout_graceful_shutdown=3,  # followers would hold it open for as long as their jobs live
     )
     return uvicorn.Server(config)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the service until SIGTERM or ctrl-C. Jobs train on, and the next start picks them up again."""
+    parser = argparse.ArgumentParser(prog="python -m elastrain.api.serve", description=main.__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8470, help="port to listen on")
+    asked = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings = Settings.from_env()
+    except SettingsError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    with Service(settings) as service:
+        service.control.auth.ensure_admin_token(settings.home / "token")
+        server(service.control, asked.host, asked.port).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

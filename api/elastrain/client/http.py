@@ -2,6 +2,7 @@
 
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -29,6 +30,9 @@ class Http:
             verify=_trust(url),
             trust_env=not _loopback(url),  # a proxy for the outside must not get between us and this machine
         )
+
+        # a client that was only dropped lets go of its connections too
+        self.close = weakref.finalize(self, self._client.close)
 
     def json(self, method: str, path: str, **request: Any) -> Any:
         """The answer's JSON body, with a few tries when nobody answers."""
@@ -62,9 +66,6 @@ class Http:
                 yield self._checked(response)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
-
-    def close(self) -> None:
-        self._client.close()
 
     def _checked(self, response: httpx.Response) -> httpx.Response:
         if response.is_success:

@@ -10,6 +10,7 @@ import typer
 
 from elastrain.api.cli.output import Format, Output, figure, say, show, show_items
 from elastrain.api.cli.plot import chart, sparkline
+from elastrain.api.cli.traces import headline
 from elastrain.client import Client, Job
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, shortened while unique.")]
@@ -40,12 +41,13 @@ def logs(
     while True:
         page = client.http.json("GET", f"{job.path}/logs", params=params)
         for line in page["items"]:
-            lines.take({**line, "text": line["text"].rstrip("\n") + "\n"})
-        if tail is not None or not (page.get("next_cursor") or page.get("next_offset")):
+            lines.take(line)
+        place = "offset" if name else "cursor"
+        following = page[f"next_{place}"]
+        if tail is not None or not page["truncated"] or following == params.get(place):
+            lines.flush()
             return 0
-        params["cursor" if page.get("next_cursor") else "offset"] = (
-            page.get("next_cursor") or page["next_offset"]
-        )
+        params[place] = following
 
 
 def follow_logs(job: Job, worker: str | None, attempt: int | None, lines: "Lines") -> int:
@@ -109,7 +111,7 @@ def events(job_id: JobId, follow: Follow = False, output: Output = Format.table)
         columns = [
             ("at", lambda item: clock(item["at"])),
             ("type", lambda item: item["type"]),
-            ("message", lambda item: item["message"]),
+            ("message", lambda item: headline(item["message"])),
         ]
         show_items(job.events(), output, columns, "Nothing happened yet.")
         return 0
@@ -126,7 +128,7 @@ def events(job_id: JobId, follow: Follow = False, output: Output = Format.table)
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    return f"{clock(event['at'])}  {event['type']:<20}  {event['message']}"
+    return f"{clock(event['at'])}  {event['type']:<20}  {headline(event['message'])}"
 
 
 def clock(at: str) -> str:

@@ -43,6 +43,13 @@ def _error(lines: list[str], last_frame: int) -> str:
     return lines[-1].strip()
 
 
+def headline(message: str) -> str:
+    """A message in one line: its error if it is a traceback, else its first line."""
+    trace = read(message)
+    first, _, rest = (trace.error if trace else message).strip().partition("\n")
+    return f"{first} ..." if rest else first
+
+
 def failure_lines(job: Mapping[str, Any], *, whole: bool = False) -> list[str]:
     """A failed job in a few lines; with `whole`, the full trace above them."""
     message = str(job.get("message") or job.get("reason") or "it left no message")

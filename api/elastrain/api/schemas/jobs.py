@@ -63,9 +63,10 @@ JOB: dict[str, Any] = {
     "metrics": {"latest": {"loss": 0.41, "lr": 0.001}},
     "warnings": [],
     "advice": [],
-    "account": "admin",
+    "account": {},
     "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
     "links": {"ray_dashboard": None},
+    "created_by": "admin",
     "created_at": AT,
     "started_at": AT,
     "finished_at": None,
@@ -97,9 +98,10 @@ class Job(BaseModel):
     metrics: dict[str, Any]
     warnings: list[Any]
     advice: list[Any]
-    account: str = Field(description="Who submitted it.")
+    account: dict[str, Any]
     counters: Counters
     links: dict[str, str | None]
+    created_by: str
     created_at: str
     started_at: str | None
     finished_at: str | None
