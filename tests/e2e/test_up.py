@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
-from e2e.house import DIGITS, SHORT, House, Houses, Watched, digests, eventually
+from e2e.house import DIGITS, House, Houses, Watched, digests, eventually
+from elastrain.client import Client
 
 pytestmark = pytest.mark.e2e
 
@@ -60,18 +66,35 @@ def test_ctrl_c_brings_a_job_home_and_the_next_up_trains_it_to_the_same_end(
     assert digests(job) == undisturbed
 
 
-def test_without_ray_readyz_says_so_and_the_job_waits_with_that_reason(house: House) -> None:
-    """Ray's head is frozen, so that `up` cannot just start another one."""
-    record = json.loads((house.home / "ray.json").read_text())
-    dashboard = next(p for p in house.processes() if any("dashboard/dashboard.py" in a for a in p.cmdline()))
-    assert record["pid"] != dashboard.pid
-    dashboard.suspend()
+def test_without_ray_readyz_names_it_and_the_job_waits_with_that_reason(tmp_path: Path) -> None:
+    """A service whose Ray is somewhere else, and away."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "ELASTRAIN_HOME": str(tmp_path),
+        "ELASTRAIN_RAY_ADDRESS": "http://127.0.0.1:9",  # nobody listens there
+    }
+    command = [sys.executable, "-m", "elastrain.api.serve", "--port", str(port)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as service:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            ready = eventually(lambda: reply(f"{url}/readyz"), 30)
+            assert ready.status_code == 503
+            checks = ready.json()["checks"]
+            assert [name for name, check in checks.items() if not check["ok"]] == ["ray"]
+            assert "refused" in checks["ray"]["detail"]
+            job = Client(url, (tmp_path / "token").read_text().strip()).submit(DIGITS)
+            eventually(lambda: job.refresh().data["reason"] == "ray_unreachable", 20)
+            assert job.status == "queued"
+        finally:
+            service.terminate()
+
+
+def reply(url: str) -> httpx.Response | None:
+    """What answers, if anybody does yet."""
     try:
-        eventually(lambda: house.server.readiness()["ray"], 60, 1.0)
-        job = house.client.submit(DIGITS, overrides=list(SHORT))
-        eventually(lambda: job.refresh().data["reason"] == "ray_unreachable", 60)
-        assert job.status == "queued"
-    finally:
-        dashboard.resume()
-    eventually(lambda: not house.server.readiness()["ray"], 60, 1.0)
-    job.cancel().wait(60)
+        return httpx.get(url, trust_env=False)
+    except httpx.TransportError:
+        return None

@@ -28,12 +28,13 @@ from typing import Protocol
 
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
-from elastrain.service.settings import Settings
+from elastrain.service.settings import Settings, SettingsError
 from elastrain.service.up_home import Home, HomeTaken
 from elastrain.service.up_ports import LOOPBACK, PortTaken, choose_service_port, listen
 from elastrain.service.up_processes import ProcessId
 from elastrain.service.up_ray import RayHead
 from elastrain.service.up_supervisor import Supervisor
+from elastrain.trainers.storage import StorageError
 
 CHECKPOINT_TIME_S = 30.0  # what ctrl-C gives running jobs
 ROUND_S = 0.5
@@ -75,6 +76,9 @@ def up(home_path: Path, serve: Serve, wishes: Wishes, say: Say) -> int:
     except (HomeTaken, PortTaken) as error:
         say(str(error))
         return CONFLICT
+    except (SettingsError, StorageError) as error:
+        say(str(error))
+        return FAILED
 
 
 def down(home_path: Path, say: Say) -> int:
