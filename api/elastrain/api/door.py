@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from elastrain.api.errors import render
 from elastrain.service.control import Actor, Control
@@ -23,6 +23,7 @@ DRIVERS = frozenset(
 )
 # the most bytes of a JSON body; packages stream past it, with the service's own limit
 BODY_MAX = 16 * 2**20
+STREAMED = "/v1/packages/"
 
 
 class Door:
@@ -39,6 +40,8 @@ class Door:
             except ServiceError as error:
                 await render(error)(scope, receive, send)
                 return
+            if not scope["path"].startswith(STREAMED):
+                receive = limited(receive)
         await self.app(scope, receive, send)
 
     async def enter(self, scope: Scope) -> None:
@@ -50,8 +53,30 @@ class Door:
                 self.control.authenticate, bearer(headers.get("authorization"))
             )
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > BODY_MAX and not scope["path"].startswith("/v1/packages/"):
-            raise TooLarge(f"The body has {length} bytes, the limit is {BODY_MAX}.")
+        if length.isdigit() and int(length) > BODY_MAX and not scope["path"].startswith(STREAMED):
+            raise too_large(int(length))
+
+
+def too_large(size: int) -> TooLarge:
+    return TooLarge(
+        f"The body has {size} bytes or more, the limit is {BODY_MAX}.",
+        extra={"size": size, "limit": BODY_MAX},
+    )
+
+
+def limited(receive: Receive) -> Receive:
+    """`receive` that raises TooLarge once more than BODY_MAX bytes came: a chunked body names no length."""
+    size = 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > BODY_MAX:
+            raise too_large(size)
+        return message
+
+    return counted
 
 
 def bearer(header: str | None) -> str | None:

@@ -116,6 +116,8 @@ def own_fault(request: Request, error: Exception) -> ProblemReply:
 
 async def answer(request: Request, error: Exception) -> ProblemReply:
     """Any exception that a handler let through, as problem details."""
+    if isinstance(error.__cause__, ServiceError):  # what stopped the reading of the body
+        error = error.__cause__
     if isinstance(error, ServiceError):
         return render(error)
     if isinstance(error, RequestValidationError):

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 
 def speakable(value: Any) -> Any:
@@ -26,10 +26,8 @@ def dumps(value: Any) -> str:
         return json.dumps(speakable(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
-class Reply(Response):
+class Reply(JSONResponse):
     """A JSON answer, returned as it is: a declared response model documents, it does not filter."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         # a lone surrogate in a user's text cannot be encoded: it is replaced, not refused

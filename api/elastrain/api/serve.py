@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 
 import uvicorn
@@ -40,10 +41,13 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
+    # uvicorn hands the signal on when it has ended, and by default that ends us before the service is closed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     with Service(settings) as service:
         service.control.auth.ensure_admin_token(settings.home / "token")
         server(service.control, asked.host, asked.port).run()
-    return 0
+    return 1  # it ended by itself: the port is taken, and the log says so
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from elastrain.api.door import driver_token
 from elastrain.api.replies import Reply
 from elastrain.api.sse import LOOK_S, POLL_S
 
-router = APIRouter(prefix="/driver", tags=["driver"], responses=refusals(401, 403, 410, 422))
+router = APIRouter(prefix="/driver", tags=["driver"], responses=refusals(400, 401, 403, 410, 413, 422))
 
 
 Message = Annotated[dict[str, Any], Body()]

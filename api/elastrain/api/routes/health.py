@@ -11,7 +11,7 @@ from elastrain.api.metrics import exposition
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.service import Healthy, Ready
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], responses=refusals(422))
 
 
 @router.get("/", response_class=PlainTextResponse)

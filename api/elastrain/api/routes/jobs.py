@@ -30,7 +30,10 @@ SPEC_EXAMPLE = {
     "",
     status_code=201,
     response_model=Job | DryRun,
-    responses={**refusals(409), 200: {"model": Job | DryRun, "description": "Known already, or a dry run"}},
+    responses={
+        **refusals(400, 409, 413),
+        200: {"model": Job | DryRun, "description": "Known already, or a dry run"},
+    },
 )
 def submit(
     service: Service,
@@ -72,7 +75,7 @@ def get_job(service: Service, asker: Asker, job: JobId) -> Reply:
     return Reply(service.job(job, actor=asker))
 
 
-@router.patch("/{job}", response_model=Job, responses=refusals(404, 409))
+@router.patch("/{job}", response_model=Job, responses=refusals(400, 404, 409, 413))
 def patch_job(service: Service, asker: Asker, job: JobId, change: JobPatch) -> Reply:
     """Changes a live job: its range of workers, priority or labels."""
     return Reply(service.patch(job, change.model_dump(exclude_unset=True), actor=asker))

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -11,6 +11,7 @@ from elastrain.api.asking import Service, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.service import Package
+from elastrain.service.errors import NotFound
 
 router = APIRouter(prefix="/packages", tags=["packages"], responses=refusals(401, 403, 422))
 
@@ -24,11 +25,16 @@ ZIP_BODY: dict[str, Any] = {
 }
 
 
-@router.head("/{sha256}", responses={**refusals(404), 200: {"description": "The project has it"}})
+@router.head(
+    "/{sha256}",
+    response_class=Response,
+    responses={**refusals(404), 200: {"description": "The project has it"}},
+)
 def has_package(service: Service, asker: Asker, sha256: Digest, project: Project = "default") -> Response:
     """Whether an upload can be skipped."""
-    found = service.has_package(sha256, actor=asker, project=project)
-    return Response(status_code=200 if found else 404)
+    if not service.has_package(sha256, actor=asker, project=project):
+        raise NotFound(f"Project {project!r} has no package {sha256}")
+    return Response()
 
 
 @router.put(
@@ -44,12 +50,10 @@ async def put_package(
     sha256: Digest,
     request: Request,
     project: Project = "default",
-    content_length: Annotated[int | None, Header(ge=0)] = None,
 ) -> Reply:
     """Stores a zip file under the sha256 of its bytes; checked while it streams in."""
-    begin = partial(
-        service.package_upload, sha256, actor=asker, project=project, declared_bytes=content_length
-    )
+    declared = int(length) if (length := request.headers.get("content-length")) else None
+    begin = partial(service.package_upload, sha256, actor=asker, project=project, declared_bytes=declared)
     size = 0
     with await run_in_threadpool(begin) as upload:
         async for chunk in request.stream():
