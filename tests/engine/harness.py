@@ -1,8 +1,8 @@
 """Running attempts on real local processes, with faults at chosen moments.
 
-    run = start(spec, workers=2)
-    run.at_step(20, run.kill(1))
-    result = run.finish()
+run = start(spec, workers=2)
+run.at_step(20, run.kill(1))
+result = run.finish()
 """
 
 from __future__ import annotations
@@ -16,12 +16,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from elastrain.trainers.attempt import Attempt, Outcome
 from elastrain.trainers.local_launcher import LocalLauncher
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 
 Fault = Callable[["Run"], None]
+
+
+def toy(**fields: Any) -> dict[str, Any]:
+    """A spec of the toy task: 8 microbatches a step, a short last batch, dropout and BatchNorm."""
+    return {
+        "name": "toy",
+        "task": "engine.tasks.toy:Toy",
+        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01},
+        "batch": {"size": 64, "microbatch": 8},
+        "steps": 40,
+        "workers": {"min": 1, "max": 8},
+        "checkpoint": {"every_steps": 10},
+        **fields,
+    }
+
+
+def probe(
+    rows: list[Any], *, task: str = "Probe", args: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """A spec of a linear probe: plain SGD with lr 1, samples in order, one sample per microbatch."""
+    return {
+        "name": "probe",
+        "task": f"engine.tasks.probe:{task}",
+        "task_args": {"rows": rows, **(args or {})},
+        "optimizer": {"name": "sgd", "lr": 1.0},
+        "batch": {"size": 2, "microbatch": 1},
+        "epochs": 1,
+        "shuffle": False,
+        "workers": {"min": 1, "max": 2},
+        "checkpoint": {"every_steps": None},
+        **fields,
+    }
+
+
+def run(
+    folder: Path,
+    spec: dict[str, Any],
+    workers: int | tuple[int, int] = 1,
+    *faults: tuple[int, Fault],
+    **more: Any,
+) -> Run:
+    """Run an attempt to its end. A whole number of workers: begin when all are there, go on with any."""
+    both = (workers, workers) if isinstance(workers, int) else workers
+    return Run(folder, spec, both, faults=list(faults), **more).go()
 
 
 @dataclass
@@ -35,8 +81,7 @@ class Run:
     faults: list[tuple[int, Fault]] = field(default_factory=list)
     facts: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome | None = None
-    welcome: dict[str, Any] = field(default_factory=dict)
-    min_step_s: float = 0.0
+    wrap_storage: Callable[[Any], Any] = lambda storage: storage
 
     def go(self, timeout_s: float = 120.0) -> Run:
         self.outcome = asyncio.run(asyncio.wait_for(self._run(), timeout_s))
@@ -44,7 +89,7 @@ class Run:
 
     async def _run(self) -> Outcome:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-        self.storage = open_storage((self.folder / "objects").as_uri())
+        self.storage = self.wrap_storage(open_storage((self.folder / "objects").as_uri()))
         self.launcher = LocalLauncher(self.folder / "logs")
         self.attempt = Attempt(
             spec=parse_spec(self.spec),
@@ -54,16 +99,21 @@ class Run:
             launcher=self.launcher,
             sink=self._take,
             workers=self.workers,
-            welcome=self.welcome,
         )
         return await self.attempt.run()
 
     def _take(self, fact: dict[str, Any]) -> None:
         self.facts.append(fact)
+        if fact["kind"] == "generation" and fact["generation"] == 1:
+            self.soon(scale(self.spec["workers"]["min"], self.workers[1]))
         if fact["kind"] == "metric" and "loss" in fact["values"]:
             for at, fault in [f for f in self.faults if fact["step"] >= f[0]]:
                 self.faults.remove((at, fault))
-                fault(self)
+                self.soon(fault)
+
+    def soon(self, fault: Fault) -> None:
+        """Outside of the machine's own turn."""
+        asyncio.get_running_loop().call_soon(fault, self)
 
     # ---- what can be seen -------------------------------------------------------------------
 
@@ -90,6 +140,11 @@ class Run:
     def digests(self) -> tuple[str, str]:
         manifest = self.manifest()
         return manifest["params_digest"], manifest["state_digest"]
+
+    def tensors(self, step: int | None = None) -> dict[str, Any]:
+        """The exported model."""
+        step = self.attempt.checkpoints.steps()[-1] if step is None else step
+        return load_file(self.folder / "objects/jobs/job/checkpoints" / f"{step:010d}" / "model.safetensors")
 
     def active(self) -> list[str]:
         return list(self.attempt.machine.members)

@@ -16,7 +16,13 @@ class Toy(Task):
 
     def model(self) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(20, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 3)
+            nn.Linear(20, 64),
+            nn.BatchNorm1d(64),
+            nn.GELU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, 96),
+            nn.GELU(),
+            nn.Linear(96, 3),
         )
 
     def dataset(self, split: str) -> Dataset[Any]:

@@ -23,6 +23,7 @@ from elastrain.trainers.facts import event, now
 from elastrain.trainers.launcher import GroupStart, Launcher, WorkerStart
 from elastrain.trainers.membership import Machine, Phase, Policy
 from elastrain.trainers.messages import Action, Event, Json
+from elastrain.trainers.roster import State
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.storage import Storage, StorageError
 from elastrain.trainers.tally import Tally
@@ -101,6 +102,8 @@ class Attempt:
         """Train to the end, whatever that is. Returns when every group that was started is gone."""
         self._outcome = asyncio.get_running_loop().create_future()
         self._address = await self.coordinator.open(self.host)
+        found = await asyncio.to_thread(self.checkpoints.newest)
+        self.machine.saved_step = found[1]["step"] if found is not None else None
         self.tally.progress("starting", self.machine)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -137,16 +140,28 @@ class Attempt:
             self.launcher.stop(group, kill=not heard)  # one that is still starting cannot hear us
         deadline = time.monotonic() + (END_S if self._graceful() else 0.5)
         while running and time.monotonic() < deadline:
-            running -= {ended.group for ended in self.launcher.poll()}
+            running -= self._ended_groups()
             await asyncio.sleep(0.02)
         for group in running:
             self.launcher.stop(group, kill=True)
         await asyncio.to_thread(self.launcher.close)
+        self._ended_groups()
         await self.coordinator.close()
         for task in list(self._saves):
             with contextlib.suppress(Exception):
                 await task
         self.tally.all_ended(self.machine)
+
+    def _ended_groups(self) -> set[str]:
+        """Groups that ended after the machine did; how a lost worker's process ended is still worth a line."""
+        ended = self.launcher.poll()
+        for group in ended:
+            for worker in self.machine.roster.peers(group.group):
+                cause = group.causes.get(worker.id)
+                if cause and worker.state is State.LOST:
+                    data = {"worker": worker.id, "group": worker.group, "cause": cause}
+                    self.sink(event("worker.exited", f"{worker.id}: {cause}", data))
+        return {group.group for group in ended}
 
     def _graceful(self) -> bool:
         """Did it end in a way in which workers have something to finish?"""
@@ -219,7 +234,7 @@ class Attempt:
             cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
             step = cursor.step
             self.tally.restored(cursor)
-            self.machine.saved_step = step or self.machine.saved_step
+            self.machine.saved_step = step or None
             if manifest is not None:
                 text = f"checkpoint {step} of attempt {manifest['attempt']} is loaded"
                 self.sink(event("checkpoint.restored", text, {"step": step}))

@@ -188,7 +188,7 @@ class Checkpoints:
         try:
             self.storage.move(source, f"{self._prefix(step)}/manifest.bad-{self.attempt}.json")
         except NotFound:
-            pass
+            return  # another worker found it out as well
         text = f"checkpoint {step} is damaged and not used: {why}; the one before it is tried"
         self.emit(event("checkpoint.failed", text, {"step": step, "why": why}))
         if manifest is not None and "files" in manifest:

@@ -32,7 +32,17 @@ def load(replica: Replica, storage: Storage, source: Json, ownership: Ownership,
         replica.reinitialise()
         replica.begin(ownership, rank)
         return
-    prefix, step = source["prefix"], manifest["step"]
+    try:
+        _load(replica, storage, source["prefix"], manifest, ownership, rank)
+    except BaseException:
+        replica.forget()  # half a checkpoint is nothing: it must not be reported as held
+        raise
+
+
+def _load(
+    replica: Replica, storage: Storage, prefix: str, manifest: Json, ownership: Ownership, rank: int
+) -> None:
+    step = manifest["step"]
     files = {f["name"]: f for f in manifest["files"]}
     tensors = load_tensors(_fetch(storage, prefix, files["model.safetensors"], step))
     _take_model(replica, tensors, step)
