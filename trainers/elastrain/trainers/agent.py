@@ -1,0 +1,163 @@
+"""The agent: one per attempt and node. It starts the node's groups, follows their output, ends processes.
+
+It is a Ray actor without resources that outlives every worker of its node; if it dies, its Ray Train runs die
+with it, since it owns them. It is made an actor by the launcher, which asks it in turn for what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+import ray
+from elastrain.trainers.launcher import GroupStart, WorkerStart
+from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
+from elastrain.trainers.processes import end_tagged, is_alive
+from elastrain.trainers.ray_worker import Files
+from elastrain.trainers.storage import open_storage
+
+if TYPE_CHECKING:
+    from elastrain.trainers.ray_run import Run
+
+log = logging.getLogger(__name__)
+
+FOLDER = "elastrain-agent-"
+LOOK_EVERY_S = 0.1
+CLOSE_S = 8.0  # for the runs to end by themselves, once their processes are gone
+
+# How Ray Train behaves in an agent. Every helper that it need not start is a second less to the first step.
+KNOBS = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon an ended worker ends its run
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # membership is the coordinator's business
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+
+Update = dict[str, Any]
+
+
+class Agent:
+    """Called by the launcher from several threads at once."""
+
+    def __init__(self, job: str, attempt: int, storage_url: str, storage_options: Mapping[str, str]) -> None:
+        self._tag = f"{job}/{attempt}"
+        self._name = f"{job}-{attempt}"
+        self._node = ray.get_runtime_context().get_node_id()
+        remove_leftovers()
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER))  # mode 0700
+        self._files = Files(self._folder)
+        self._files.write("agent", {"pid": os.getpid(), "started": psutil.Process().create_time()})
+        self._shipper = LogShipper(open_storage(storage_url, storage_options), job, attempt, self._said)
+        self._runs: dict[str, Run] = {}
+        self._stopped: dict[str, bool] = {}  # group -> kill; the order to stop may overtake the one to start
+        self._updates: list[Update] = []
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._shipping = threading.Lock()
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
+        threading.Thread(target=self._ship, daemon=True, name="ship").start()
+
+    def start(self, group: Mapping[str, Any], resources: Mapping[str, float]) -> None:
+        """Begin to start a group; returns at once. resources: of each worker, in Ray's names."""
+        from elastrain.trainers.ray_run import Run  # brings Ray Train, which the driver need not import
+
+        workers = tuple(WorkerStart.from_dict(worker) for worker in group["workers"])
+        run = Run(GroupStart(group["group"], workers), self._files, self._node, resources, self._name)
+        with self._shipping:
+            for worker in run.workers:
+                self._shipper.follow(worker, self._files.log(worker))
+        with self._changed:
+            self._runs[run.group] = run
+            stopped = self._stopped.get(run.group)
+        if stopped is not None:
+            run.stop(kill=stopped)
+        run.start()
+
+    def stop(self, group: str, kill: bool) -> None:
+        """End a group's processes; without `kill` only those that have not begun."""
+        with self._changed:
+            self._stopped[group] = kill or self._stopped.get(group, False)
+            run = self._runs.get(group)
+        if run is not None:
+            run.stop(kill=kill)
+
+    def updates(self, wait_s: float) -> list[Update]:
+        """What happened since the last call; waits for it for at most `wait_s`. Each update is given once.
+
+        {"kind": "log", "worker", "offset", "bytes"} or {"kind": "ended", "group", "causes"}
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._updates, wait_s)
+            updates, self._updates = self._updates, []
+            return updates
+
+    def close(self) -> dict[str, Any]:
+        """End every process of the attempt on this node; -> {node, pids that had to be killed, seconds}."""
+        began = time.monotonic()
+        self._closing.set()
+        runs = list(self._runs.values())
+        for run in runs:
+            run.stop(kill=True)
+        for run in runs:
+            run.wait(max(0.0, began + CLOSE_S - time.monotonic()))
+        pids = end_tagged(self._tag)  # what workers have started and left behind
+        with self._shipping:
+            self._shipper.ship()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return {"node": self._node, "pids": pids, "seconds": round(time.monotonic() - began, 3)}
+
+    # -- in the background
+
+    def _watch(self) -> None:
+        """Notice the end of runs. Their processes are gone before anybody is told."""
+        while True:
+            time.sleep(LOOK_EVERY_S)
+            for run in [run for run in list(self._runs.values()) if run.over]:
+                try:
+                    causes = run.end()
+                except TimeoutError as error:  # not gone yet: look again
+                    log.warning("group %s: %s", run.group, error)
+                    continue
+                with self._changed:
+                    del self._runs[run.group]
+                    self._stopped.pop(run.group, None)
+                self._tell({"kind": "ended", "group": run.group, "causes": causes})
+                threading.Thread(target=self._ship_last, args=(run.workers,), daemon=True).start()
+
+    def _ship(self) -> None:
+        while not self._closing.wait(SHIP_EVERY_S):
+            with self._shipping:
+                self._shipper.ship()
+
+    def _ship_last(self, workers: list[str]) -> None:
+        for worker in workers:
+            with self._shipping:
+                if lost := self._shipper.forget(worker):
+                    log.warning("the last %d bytes of the log of %s could not be stored", lost, worker)
+
+    def _said(self, worker: str, offset: int, size: int) -> None:
+        self._tell({"kind": "log", "worker": worker, "offset": offset, "bytes": size})
+
+    def _tell(self, update: Update) -> None:
+        with self._changed:
+            self._updates.append(update)
+            self._changed.notify_all()
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of this user's agents that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        with contextlib.suppress(OSError, ValueError):  # somebody else's, or being made now
+            owner = Files(folder).read("agent")
+            if owner is not None and not is_alive(owner["pid"], owner["started"]):
+                shutil.rmtree(folder, ignore_errors=True)

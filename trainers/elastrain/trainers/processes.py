@@ -1,0 +1,80 @@
+"""Ending processes, and proving that they are gone. A process is a pid with its start time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import psutil
+
+TAG = "ELASTRAIN_ATTEMPT"  # in the environment of every process of an attempt: "{job}/{attempt}"
+GONE_S = 5.0
+
+
+def is_alive(pid: int, started: float) -> bool:
+    """Whether this very process runs. started: seconds since the epoch, as psutil tells it."""
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started) < 0.05 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_process(pid: int, started: float) -> None:
+    """SIGKILL a process with everything that it started; does nothing if it is gone. Returns when it is.
+
+    Raises TimeoutError if the kernel does not let it go.
+    """
+    if not is_alive(pid, started):
+        return
+    family = [psutil.Process(pid)]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family += family[0].children(recursive=True)
+    _kill_all(family)
+
+
+def end_tagged(tag: str) -> list[int]:
+    """SIGKILL what still carries the attempt's tag on this machine, but for Ray's own; -> the pids.
+
+    Ray's processes carry it too, this one among them: Ray ends those, with the driver's job.
+    """
+    found = [process for process in psutil.process_iter() if _carries(process, tag)]
+    _kill_all(found)
+    return [process.pid for process in found]
+
+
+def _carries(process: psutil.Process, tag: str) -> bool:
+    try:
+        if process.environ().get(TAG) != tag or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        command = process.cmdline()
+    except psutil.Error:  # gone, or not ours
+        return False
+    return process.pid != os.getpid() and not _is_of_ray(command)
+
+
+def _is_of_ray(command: list[str]) -> bool:
+    line = " ".join(command)
+    return line.startswith("ray::") or "/ray/_private/workers/" in line or "elastrain.trainers.driver" in line
+
+
+def _kill_all(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            process.send_signal(signal.SIGKILL)  # psutil checks the start time first
+    _, left = psutil.wait_procs(processes, timeout=GONE_S)
+    running = [p for p in left if is_alive(p.pid, p.create_time())]
+    if running:
+        raise TimeoutError(f"processes {[p.pid for p in running]} are still there {GONE_S:g} s after SIGKILL")
+
+
+def wait_gone(pid: int, started: float, timeout_s: float) -> bool:
+    """Whether the process ended within the time."""
+    deadline = time.monotonic() + timeout_s
+    while is_alive(pid, started):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

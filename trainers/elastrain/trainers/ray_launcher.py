@@ -1,0 +1,262 @@
+"""Groups on Ray: chooses a node for each, and lets the agent of that node run it.
+
+    start(group) -> waiting -> placed on a node -> its agent runs it -> ended, told once by poll()
+
+Calls return at once. One thread places groups and makes agents; one per agent asks it for what happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import ray
+from elastrain.trainers.agent import KNOBS, Agent
+from elastrain.trainers.launcher import GroupEnded, GroupStart
+from elastrain.trainers.placement import Need, Node, choose_node
+from elastrain.trainers.processes import TAG, end_tagged
+
+log = logging.getLogger(__name__)
+
+UPDATES_WAIT_S = 10.0
+PLACE_EVERY_S = 0.5
+START_TIMEOUT_S = 120.0  # for a node with room, where the cluster may have to make one
+CLOSE_TIMEOUT_S = 20.0
+
+Fact = dict[str, Any]
+
+
+@dataclass
+class _Group:
+    start: GroupStart
+    asked_at: float  # monotonic
+    node: str | None = None
+    ended: bool = False
+
+
+@dataclass
+class _Agent:
+    actor: Any
+    node: str
+    lost: bool = False  # it takes no orders any more
+    swept: bool = True  # False: what it left on its node may still be there
+    logs: dict[str, int] = field(default_factory=dict)  # worker -> bytes of its log in storage
+
+
+class RayLauncher:
+    """Launcher on the Ray cluster that this process is connected to."""
+
+    def __init__(
+        self,
+        job: str,
+        attempt: int,
+        *,
+        resources: Mapping[str, float],
+        labels: Mapping[str, str],
+        storage_url: str,
+        storage_options: Mapping[str, str],
+        said: Callable[[Fact], None],
+    ) -> None:
+        """resources: of each worker, in Ray's names. said: takes log facts, from threads of the launcher."""
+        self._job, self._attempt = job, attempt
+        self._resources, self._labels = dict(resources), dict(labels)
+        self._storage = (storage_url, dict(storage_options))
+        self._said = said
+        self._lock = threading.Lock()
+        self._groups: dict[str, _Group] = {}
+        self._agents: dict[str, _Agent] = {}
+        self._ended: list[GroupEnded] = []
+        self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="launcher")
+        self._thread.start()
+        self.receipt: list[dict[str, Any]] = []  # after close: {node, pids, seconds} of each node
+
+    # -- the four verbs
+
+    def start(self, group: GroupStart) -> None:
+        """Begin to start a group; returns at once."""
+        with self._lock:
+            self._groups[group.group] = _Group(group, time.monotonic())
+        self._errands.put(self._place_waiting)
+
+    def stop(self, group: str, *, kill: bool) -> None:
+        """End a group. Without `kill` only what has not begun is ended."""
+        self._errands.put(lambda: self._stop(group, kill))
+
+    def poll(self) -> list[GroupEnded]:
+        """Groups that ended since the last call, each one once."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            return ended
+
+    def close(self) -> None:
+        """End every process that was started, on every node; returns when they are gone."""
+        self._errands.put(None)
+        self._thread.join()
+        closing = {node: agent.actor.close.remote() for node, agent in self._agents.items() if not agent.lost}
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        for node, answer in closing.items():
+            try:
+                self.receipt.append(ray.get(answer, timeout=max(0.1, deadline - time.monotonic())))
+            except (RayError, TimeoutError) as error:
+                log.warning("the agent of node %s did not close: %s", node, error)
+                self._agents[node].lost = True
+        for agent in self._agents.values():
+            ray.kill(agent.actor)  # and with it whatever Ray Train runs it still owns
+        self._sweep([agent.node for agent in self._agents.values() if agent.lost])
+
+    # -- placing, in the launcher's thread
+
+    def _work(self) -> None:
+        while True:
+            try:
+                errand = self._errands.get(timeout=PLACE_EVERY_S)
+            except queue.Empty:
+                errand = self._place_waiting
+            if errand is None:
+                return
+            try:
+                errand()
+            except Exception:
+                log.exception("the launcher could not do an errand; it goes on")
+
+    def _place_waiting(self) -> None:
+        with self._lock:
+            waiting = [group for group in self._groups.values() if group.node is None and not group.ended]
+        if not waiting:
+            return
+        unswept = {agent.node for agent in self._agents.values() if not agent.swept}
+        nodes = [node for node in living_nodes() if node.id not in unswept]
+        for group in waiting:
+            need = Need(self._resources, len(group.start.workers), self._labels)
+            node = choose_node(need, nodes, self._placed(), self._avoided(group.start))
+            if node is not None:
+                self._run(group, node)
+            elif time.monotonic() - group.asked_at > START_TIMEOUT_S:
+                short = f"no node has room for {need} ({len(nodes)} nodes, waited {START_TIMEOUT_S:.0f} s)"
+                self._end(group.start.group, dict.fromkeys(_ids(group.start), short))
+
+    def _placed(self) -> list[tuple[str, Mapping[str, float]]]:
+        with self._lock:
+            return [
+                (group.node, Need(self._resources, len(group.start.workers)).total)
+                for group in self._groups.values()
+                if group.node is not None and not group.ended
+            ]
+
+    def _avoided(self, start: GroupStart) -> list[str]:
+        return [*start.avoid_nodes, *(agent.node for agent in self._agents.values() if agent.lost)]
+
+    def _run(self, group: _Group, node: str) -> None:
+        agent = self._agents.get(node)
+        if agent is None or agent.lost:
+            agent = self._agents[node] = self._make_agent(node)
+        with self._lock:
+            group.node = node
+        agent.actor.start.remote(asdict(group.start), self._resources)
+
+    def _make_agent(self, node: str) -> _Agent:
+        environment = {
+            **KNOBS,
+            "RAY_ADDRESS": ray.get_runtime_context().gcs_address,  # a helper of Ray Train looks only there
+            TAG: f"{self._job}/{self._attempt}",
+        }
+        actor = (
+            ray.remote(Agent)
+            .options(
+                name=f"agent-{self._job}-{self._attempt}-{node[:8]}-{len(self._agents)}",
+                num_cpus=0,
+                max_restarts=0,
+                max_concurrency=16,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                runtime_env={"env_vars": environment},
+            )
+            .remote(self._job, self._attempt, *self._storage)
+        )
+        agent = _Agent(actor, node)
+        threading.Thread(target=self._listen, args=(agent,), daemon=True, name=f"agent {node[:8]}").start()
+        return agent
+
+    def _stop(self, name: str, kill: bool) -> None:
+        group = self._groups.get(name)
+        if group is None or group.ended:
+            return
+        if group.node is None:
+            self._end(name, {})
+        else:
+            self._agents[group.node].actor.stop.remote(name, kill)
+
+    # -- what agents say, in a thread for each
+
+    def _listen(self, agent: _Agent) -> None:
+        while not agent.lost:
+            try:
+                updates = ray.get(agent.actor.updates.remote(UPDATES_WAIT_S))
+            except RayError as error:
+                self._lost(agent, error)
+                return
+            for update in updates:
+                if update["kind"] == "ended":
+                    self._end(update["group"], update["causes"])
+                else:
+                    agent.logs[update["worker"]] = update["offset"] + update["bytes"]
+                    self._said(update)
+
+    def _lost(self, agent: _Agent, error: RayError) -> None:
+        """An agent's death means the node's: its groups are over, and nothing of them may be left."""
+        agent.swept, agent.lost = False, True
+        if not self._thread.is_alive():
+            return  # closed
+        gone = agent.node not in {node.id for node in living_nodes()}
+        cause = "node lost" if gone else f"the agent of its node was lost: {_headline(error)}"
+        log.warning("node %s: %s", agent.node, cause)
+        self._sweep([] if gone else [agent.node])
+        with self._lock:
+            groups = [g for g in self._groups.values() if g.node == agent.node and not g.ended]
+        for group in groups:
+            self._end(group.start.group, dict.fromkeys(_ids(group.start), cause))
+        agent.swept = True
+
+    def _end(self, name: str, causes: Mapping[str, str]) -> None:
+        with self._lock:
+            group = self._groups[name]
+            if not group.ended:
+                group.ended = True
+                self._ended.append(GroupEnded(name, causes))
+
+    def _sweep(self, nodes: list[str]) -> None:
+        """End what is left on nodes that are alive but whose agent is gone."""
+        alive = {node.id for node in living_nodes()}
+        sweep = ray.remote(num_cpus=0, max_retries=0)(end_tagged)
+        tag = f"{self._job}/{self._attempt}"
+        for node in set(nodes) & alive:
+            pinned = sweep.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            try:
+                pids = ray.get(pinned.remote(tag), timeout=CLOSE_TIMEOUT_S)
+                self.receipt.append({"node": node, "pids": pids})
+            except RayError as error:  # the node went meanwhile
+                log.warning("node %s could not be searched for processes: %s", node, _headline(error))
+
+
+def living_nodes() -> list[Node]:
+    """The cluster's nodes that are alive."""
+    nodes = cast(list[dict[str, Any]], ray.nodes())  # type: ignore[no-untyped-call]
+    return [
+        Node(node["NodeID"], node["Resources"], node.get("Labels", {})) for node in nodes if node["Alive"]
+    ]
+
+
+def _ids(start: GroupStart) -> list[str]:
+    return [worker.worker for worker in start.workers]
+
+
+def _headline(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,141 @@
+"""A worker on Ray: the function that a Ray Train run calls, and the process of its own that it watches over.
+
+    Ray Train's worker actor (holds the resources) -- supervise() --> worker process (holds the model)
+
+The worker is a process beside Ray's for three reasons: only a parent learns how a process ended, which makes
+"exit code 1" and "signal 11" facts; the user's code has a main thread, output and module path of its own; and
+whoever ends it ends no part of Ray. It never outlives the actor: the kernel kills it with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from elastrain.trainers.launcher import WorkerStart
+from elastrain.trainers.local_launcher import cause
+
+PR_SET_PDEATHSIG = 1
+FOR_THE_DRIVER = ("ELASTRAIN_CLAIM", "ELASTRAIN_DRIVER_URL")
+
+
+class WorkerFailed(Exception):
+    """The worker process ended by itself, not well. The message says how."""
+
+
+class Files:
+    """What agent, supervisor and worker tell each other: small files in the agent's private folder.
+
+    Nothing of it goes through Ray, which shows arguments and configurations to whoever may call its API.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def log(self, worker: str) -> Path:
+        return self.folder / f"{worker}.log"
+
+    def scratch(self, worker: str) -> Path:
+        """The worker's current folder; it goes with the agent."""
+        return self.folder / f"{worker}.files"
+
+    def write(self, name: str, data: Mapping[str, Any]) -> None:
+        """In one move. The folder is closed to other users."""
+        partial = self.folder / f".{name}.partial"
+        partial.write_text(json.dumps(data))
+        partial.replace(self.folder / name)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """None if it was not written."""
+        try:
+            return dict(json.loads((self.folder / name).read_text()))
+        except FileNotFoundError:
+            return None
+
+
+def supervise(config: Mapping[str, Any]) -> None:
+    """Run this rank's worker until it ends. Raises WorkerFailed unless its exit code is 0.
+
+    config: `folder` of the agent, `group`, and `workers`, their ids by rank.
+    """
+    import ray.train  # only here: the worker process has no use for it, and it takes seconds
+
+    files = Files(Path(config["folder"]))
+    worker = config["workers"][ray.train.get_context().get_world_rank()]
+    with files.log(worker).open("ab") as output:
+        if files.read(f"{config['group']}.stop") is not None:
+            return  # nobody needs it any more
+        _hear_of_children()
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, config["folder"], worker, str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=_made(files.scratch(worker)),
+            env=_environment(files, worker),
+            start_new_session=True,  # so that its children can be ended with it
+        )
+    files.write(f"{worker}.pid", {"pid": process.pid, "started": psutil.Process(process.pid).create_time()})
+    code = process.wait()
+    files.write(f"{worker}.exit", {"code": code})
+    if code != 0:
+        raise WorkerFailed(f"{worker}: {cause(code)}")
+
+
+def _environment(files: Files, worker: str) -> dict[str, str]:
+    start = files.read(f"{worker}.start") or {}
+    return {
+        **{name: value for name, value in os.environ.items() if name not in FOR_THE_DRIVER},
+        "ELASTRAIN_ATTEMPT": f"{start['job']}/{start['attempt']}",
+        "OMP_NUM_THREADS": str(max(1, int(start["cpu"]))),  # Ray's own choice differs from other launchers'
+        "PYTHONUNBUFFERED": "1",  # what was printed before a SIGKILL is in the log
+    }
+
+
+def _hear_of_children() -> None:
+    """Let this process, and the worker after it, learn how their children end.
+
+    Where Ray ends a dead actor's children, its workers ignore SIGCHLD: then the kernel forgets exit codes, and
+    programs started from here inherit that. Python's own `signal` refuses outside the main thread.
+    """
+    ctypes.CDLL(None).signal(signal.SIGCHLD, 0)  # SIG_DFL
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the kernel knew
+
+
+def main(folder: str, worker: str, parent: str) -> int:
+    """The worker process, from its first line to its last; -> its exit code."""
+    _die_with(int(parent))
+    start = Files(Path(folder)).read(f"{worker}.start")
+    if start is None:
+        print(f"{worker} was not started by an agent that is still there", file=sys.stderr)
+        return 1
+    node = start.pop("node")
+    from elastrain.trainers import worker as engine  # torch comes with it: only here
+
+    return engine.main(WorkerStart.from_dict(start), node)
+
+
+if __name__ == "__main__":
+    exit_code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # parked process groups have threads that would not end
