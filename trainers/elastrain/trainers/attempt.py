@@ -103,7 +103,8 @@ class Attempt:
         self._outcome = asyncio.get_running_loop().create_future()
         self._address = await self.coordinator.open(self.host)
         found = await asyncio.to_thread(self.checkpoints.newest)
-        self.machine.saved_step = found[1]["step"] if found is not None else None
+        if found is not None:
+            self.machine.saved_step = self.machine.step = found[1]["step"]
         self.tally.progress("starting", self.machine)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -153,7 +154,7 @@ class Attempt:
         self.tally.all_ended(self.machine)
 
     def _ended_groups(self) -> set[str]:
-        """Groups that ended after the machine did; how a lost worker's process ended is still worth a line."""
+        """Groups that ended after the machine did; how a lost worker's process ended is still said."""
         ended = self.launcher.poll()
         for group in ended:
             for worker in self.machine.roster.peers(group.group):

@@ -106,6 +106,14 @@ class Snapshots:
                 return
             except Exception as error:
                 self._tell("part_failed", snapshot, why=str(error))
+            finally:
+                self._queue.task_done()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything that was taken is uploaded: a worker that leaves still owes its part."""
+        deadline = time.monotonic() + timeout_s
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _upload(self, snapshot: Snapshot) -> None:
         name = f"part-{self.attempt}-{snapshot.generation}-{snapshot.rank}-{secrets.token_hex(4)}.safetensors"

@@ -160,7 +160,10 @@ def build(
     check: Callable[[], None],
     waiting: Callable[[], None],
 ) -> Group:
-    """The group of a generation, on this member's address `host`; returns when all members are there. Raises Broken or Halted."""
+    """The group of a generation; returns when all members are there. Raises Broken or Halted.
+
+    host: this member's address, for its peers. store_at: where rank 0's key-value store listens.
+    """
     if world == 1:
         return Group(None, 0, 1, check, waiting)
     box: list[Any] = []
@@ -175,9 +178,8 @@ def build(
                 timeout=timedelta(seconds=60),
             )
             store = PrefixStore(f"generation-{generation}", client)
-            options = (
-                ProcessGroupGloo._Options()
-            )  # the address that peers use, not what the host name resolves to
+            # peers use this address, never what the host name resolves to
+            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._devices = [ProcessGroupGloo.create_device(hostname=host)]
             options._timeout = _NEVER
             box.append((ProcessGroupGloo(store, rank, world, options), client, store))

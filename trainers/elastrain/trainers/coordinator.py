@@ -6,14 +6,13 @@ event of the machine, and what the machine answers is sent, or carried out by `A
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -34,7 +33,13 @@ class Coordinator:
     async def open(self, host: str) -> str:
         """Listen on a free port; returns the address for workers."""
         self._server = await serve(
-            self._talk, host, 0, process_request=self._admit, compression=None, max_size=None, ping_interval=None
+            self._talk,
+            host,
+            0,
+            process_request=self._admit,
+            compression=None,
+            max_size=None,
+            ping_interval=None,
         )
         port = self._server.sockets[0].getsockname()[1]
         return f"ws://{host}:{port}"
@@ -83,30 +88,15 @@ class Coordinator:
     # ---- telling ----------------------------------------------------------------------------
 
     def tell(self, workers: Iterable[str], message: Json) -> None:
-        """Send without waiting. A worker that is gone is noticed by its connection, not here."""
-        text = json.dumps(message, separators=(",", ":"))
-        for worker in workers:
-            connection = self._connections.get(worker)
-            if connection is not None:
-                task = asyncio.ensure_future(_send(connection, text))
-                _sending.add(task)
-                task.add_done_callback(_sending.discard)
+        """Send without waiting, in order. A worker that is gone is noticed by its connection, not here."""
+        connections = [self._connections[w] for w in workers if w in self._connections]
+        broadcast(connections, json.dumps(message, separators=(",", ":")))
 
     def fence(self, worker: str) -> None:
         """Close the connection; what is still in it is not heard."""
         connection = self._connections.pop(worker, None)
         if connection is not None:
             connection.transport.abort()
-
-
-_sending: set[asyncio.Future[None]] = set()
-
-
-async def _send(connection: ServerConnection, text: str) -> None:
-    try:
-        await connection.send(text)
-    except ConnectionClosed:
-        pass
 
 
 def parse(worker: str, said: Json) -> Event | None:
@@ -134,9 +124,11 @@ def parse(worker: str, said: Json) -> Event | None:
 
 def _report(data: Json) -> Report:
     fault = data["fault"]
-    return Report(**{
-        **data,
-        "held": tuple((a, b) for a, b in data["held"]),
-        "done": tuple(data["done"]),
-        "fault": Fault(**fault) if fault is not None else None,
-    })  # fmt: skip
+    return Report(
+        **{
+            **data,
+            "held": tuple((a, b) for a, b in data["held"]),
+            "done": tuple(data["done"]),
+            "fault": Fault(**fault) if fault is not None else None,
+        }
+    )

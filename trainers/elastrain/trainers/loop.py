@@ -163,7 +163,7 @@ class Trainer:
             names = ", ".join(replica.model.buffers.others)
             refuse(
                 f"a buffer that is not a float differs between the microbatches of step {record['step']} "
-                f"(one of: {names}). Such a buffer must not depend on the data: make it a float, or no buffer."
+                f"(one of: {names}). Such a buffer must not depend on the data: make it a float."
             )
         if not verdict.finite:
             policy, in_row = replica.spec.non_finite, replica.cursor.skipped_in_row

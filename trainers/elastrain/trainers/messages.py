@@ -159,9 +159,24 @@ class Tick:
 
 
 Event = (
-    Registered | Warm | StartFailed | Reported | Sealed | Committed | Idle | Began | Beat | Waits | Closed
-    | GroupGone | Scale | Finish | CheckpointWanted | CheckpointSaved | Tick
-)  # fmt: skip
+    Registered
+    | Warm
+    | StartFailed
+    | Reported
+    | Sealed
+    | Committed
+    | Idle
+    | Began
+    | Beat
+    | Waits
+    | Closed
+    | GroupGone
+    | Scale
+    | Finish
+    | CheckpointWanted
+    | CheckpointSaved
+    | Tick
+)
 
 
 # ---- actions -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from elastrain.trainers.storage import open_storage
 from elastrain.trainers.task import load_task
 
 PR_SET_PDEATHSIG = 1
+FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 
 
 def main(start: WorkerStart, node: str | None = None) -> int:
@@ -43,7 +44,10 @@ def main(start: WorkerStart, node: str | None = None) -> int:
             session.wait_dismissed()
             return 1
         session.send("warm", **trainer.facts())
-        trainer.run()
+        try:
+            trainer.run()
+        finally:
+            trainer.snapshots.flush(FLUSH_S)
     except Dismissed as why:
         print(f"{start.worker} ends: {why}", file=sys.stderr, flush=True)
     finally:
