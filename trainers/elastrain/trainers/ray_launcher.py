@@ -246,6 +246,12 @@ class RayLauncher:
                 log.warning("node %s could not be searched for processes: %s", node, _headline(error))
 
 
+def connect() -> str:
+    """Join the cluster that this process is a Ray Job of; -> this node's address, where others reach it."""
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
 def living_nodes() -> list[Node]:
     """The cluster's nodes that are alive."""
     nodes = cast(list[dict[str, Any]], ray.nodes())  # type: ignore[no-untyped-call]

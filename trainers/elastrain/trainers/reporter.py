@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -284,10 +283,3 @@ def is_loopback(url: str) -> bool:
     """Whether the address is this machine's."""
     host = urlsplit(url).hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def now() -> str:
-    """RFC 3339, UTC, milliseconds."""
-    seconds = time.time()
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"

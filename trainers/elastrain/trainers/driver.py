@@ -1,0 +1,244 @@
+"""The driver: one attempt of a job, run as a Ray Job by `python -m elastrain.trainers.driver`.
+
+claim -> claim.json (fences the attempts before) -> Attempt on Ray, facts going out, desired state coming in
+      -> outcome.json (what holds, whatever Ray or the network say) -> the outcome as a fact -> exit
+
+A refused driver exits and has started nothing. This process imports no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from elastrain.trainers.attempt import Attempt, Outcome
+from elastrain.trainers.claim import Claim, Refused, Ticket, Unanswered, claim
+from elastrain.trainers.facts import now
+from elastrain.trainers.launcher import Launcher
+from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
+from elastrain.trainers.messages import Json
+from elastrain.trainers.reporter import Reporter
+from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError, open_storage
+
+log = logging.getLogger(__name__)
+
+Said = Callable[[Json], None]  # takes a fact, from any thread
+LauncherMaker = Callable[[Said], Launcher]
+
+LAST_FACTS_S = 600.0  # for a service that is away at the end; then only the outcome in storage tells of it
+STORAGE_PATIENCE_S = 300.0
+ENDS = {"pause": "paused", "preempt": "preempted", "cancel": "cancelled"}  # desired -> how the attempt ends
+
+
+class Driver:
+    """One granted attempt, from the claim's answer to the recorded outcome."""
+
+    def __init__(self, ticket: Ticket, granted: Claim, storage: Storage, log_file: Path) -> None:
+        self._ticket, self._claim, self._storage = ticket, granted, storage
+        self._folder = f"jobs/{ticket.job}/attempts/{ticket.attempt}"
+        self._log_file = log_file
+        self._desired: Mapping[str, Any] = granted.desired
+        self._attempt: Attempt | None = None
+        self._early_end: tuple[str, str | None] | None = None  # an order that came before the attempt
+        self._over = asyncio.Event()
+        self._hurried = False  # somebody waits for this process to end
+
+    async def run(self, make_launcher: LauncherMaker, host: str) -> Outcome:
+        """Run the attempt to its recorded end. make_launcher is given where log facts go, from any thread.
+
+        host: this node's address, where workers reach the coordinator.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._reporter = reporter = Reporter(
+            self._ticket.url,
+            self._claim.token,
+            self._ticket.attempt,
+            on_desired=self._on_desired,
+            on_superseded=lambda: self._end("cancelled", "another attempt has taken over"),
+        )
+        reporter.start(int(self._claim.desired["version"]))
+
+        def said(fact: Json) -> None:
+            loop.call_soon_threadsafe(reporter.add, {**fact, "at": now()})
+
+        shipping = asyncio.create_task(self._ship_log(said))
+        try:
+            outcome = await self._train(make_launcher, said, host)
+        except Exception:
+            log.exception("the attempt broke")
+            outcome = Outcome("failed", 0, "service", traceback.format_exc(limit=-8))
+        await self._record(outcome)
+        reporter.add({"kind": "outcome", "at": now(), **asdict(outcome)})
+        self._over.set()
+        await shipping
+        unsent = await reporter.close(5.0 if self._hurried else LAST_FACTS_S)
+        if unsent:
+            log.warning("the service has not heard of the last %d facts", unsent)
+        return outcome
+
+    async def _train(
+        self,
+        make_launcher: Callable[[Callable[[Json], None]], Launcher],
+        said: Callable[[Json], None],
+        host: str,
+    ) -> Outcome:
+        fenced = await asyncio.to_thread(self._fence)
+        if fenced is not None:
+            return fenced
+        workers = self._desired["workers"]
+        attempt = Attempt(
+            spec=parse_spec(self._claim.spec),
+            job=self._ticket.job,
+            attempt=self._ticket.attempt,
+            storage=self._storage,
+            launcher=make_launcher(said),
+            sink=self._reporter.add,
+            host=host,
+            welcome={
+                "package": self._claim.package,
+                "env": {**self._claim.env, **self._claim.secrets},
+                "storage_url": self._claim.storage_url,
+                "storage_options": self._claim.storage_options,
+            },
+            workers=(int(workers["min"]), int(workers["target"])),
+        )
+        self._attempt = attempt
+        running = asyncio.ensure_future(attempt.run())
+        await asyncio.sleep(0)  # it listens to orders from its first line on
+        self._obey()
+        if self._early_end is not None:
+            self._end(*self._early_end)
+        return await running
+
+    def _fence(self) -> Outcome | None:
+        """Tell attempts before this one that they may write no more; an outcome if this one may not."""
+        later = f"jobs/{self._ticket.job}/attempts/{self._ticket.attempt + 1}/claim.json"
+        try:
+            self._storage.put(f"{self._folder}/claim.json", json.dumps({"at": now()}).encode())
+            self._storage.size(later)
+        except NotFound:
+            return None
+        except AlreadyExists:
+            return Outcome("failed", 0, "service", f"attempt {self._ticket.attempt} was begun before")
+        except StorageError as error:
+            return Outcome("failed", 0, "infrastructure", f"storage cannot be used: {error.message}")
+        return Outcome("cancelled", 0, None, "a later attempt has begun")
+
+    async def _record(self, outcome: Outcome) -> None:
+        """Write outcome.json, the first of which holds. Patient: without it the attempt counts as lost."""
+        deadline = time.monotonic() + STORAGE_PATIENCE_S
+        data = json.dumps(asdict(outcome)).encode()
+        while True:
+            try:
+                await asyncio.to_thread(self._storage.put, f"{self._folder}/outcome.json", data)
+            except AlreadyExists:
+                log.warning("attempt %d has an outcome already; it holds", self._ticket.attempt)
+            except StorageError as error:
+                log.warning("the outcome could not be written: %s", error)
+                if time.monotonic() < deadline and not self._hurried:
+                    await asyncio.sleep(2.0)
+                    continue
+            return
+
+    # -- orders
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        log.warning("%s: the attempt ends after a checkpoint", number.name)
+        self._hurried = True
+        self._end("preempted", f"the driver was told to end ({number.name})")
+
+    def _on_desired(self, desired: Mapping[str, Any]) -> None:
+        before, self._desired = self._desired, desired
+        if self._attempt is None:
+            return
+        if desired["workers"] != before["workers"]:
+            workers = desired["workers"]
+            self._attempt.scale(int(workers["min"]), int(workers["target"]))
+        if int(desired["checkpoint_no"]) > int(before["checkpoint_no"]):
+            self._attempt.checkpoint()
+        self._obey()
+
+    def _obey(self) -> None:
+        if end := ENDS.get(self._desired["desired"]):
+            self._end(end, None)
+
+    def _end(self, how: str, message: str | None) -> None:
+        if self._attempt is None:
+            self._early_end = (how, message)
+        else:
+            self._attempt.finish(cast(Any, how), message)
+
+    # -- its own log
+
+    async def _ship_log(self, said: Said) -> None:
+        def tell(worker: str, offset: int, size: int) -> None:
+            said({"kind": "log", "worker": worker, "offset": offset, "bytes": size})
+
+        shipper = LogShipper(self._storage, self._ticket.job, self._ticket.attempt, tell)
+        shipper.follow("driver", self._log_file)
+        while not self._over.is_set():
+            await asyncio.to_thread(shipper.ship)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), SHIP_EVERY_S)
+        await asyncio.to_thread(shipper.ship)
+
+
+def main() -> int:
+    """The driver process; -> its exit code, which Ray shows and nobody relies on."""
+    with tempfile.TemporaryDirectory(prefix="elastrain-driver-") as folder:
+        log_file = Path(folder) / "driver.log"
+        logging.basicConfig(
+            level=logging.INFO,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            handlers=[logging.FileHandler(log_file), logging.StreamHandler()],
+        )
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
+        try:
+            ticket = Ticket.from_env()
+            asking = ThreadPoolExecutor(1).submit(claim, ticket)  # it takes Ray longer to let us in
+            from elastrain.trainers import ray_launcher
+
+            host = ray_launcher.connect()
+            granted = asking.result()
+        except Refused as why:
+            log.warning("%s", why)
+            return 0
+        except Unanswered as why:
+            log.error("%s", why)
+            return 1
+        spec = parse_spec(granted.spec)
+
+        def launcher(said: Said) -> Launcher:
+            return ray_launcher.RayLauncher(
+                ticket.job,
+                ticket.attempt,
+                resources={"CPU": spec.resources.cpu},
+                labels=spec.resources.labels,
+                storage_url=granted.storage_url,
+                storage_options=granted.storage_options,
+                said=said,
+            )
+
+        storage = open_storage(granted.storage_url, granted.storage_options)
+        outcome = asyncio.run(Driver(ticket, granted, storage, log_file).run(launcher, host))
+        log.info("attempt %d: %s", ticket.attempt, outcome.outcome)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
