@@ -1,0 +1,31 @@
+"""What a person reads first when their code fails."""
+
+import pytest
+
+from elastrain.trainers.collectives import Broken
+from elastrain.trainers.faults import UserFault, blamed_on_user, describe
+
+
+def _divide() -> None:
+    1 / 0  # noqa: B018
+
+
+def test_the_error_and_its_line_come_first() -> None:
+    with pytest.raises(UserFault) as caught, blamed_on_user("compute", 3, 1):
+        _divide()
+    fault = caught.value.fault
+    assert fault.error.startswith("ZeroDivisionError: division by zero (test_faults.py:")
+    assert fault.place == ("compute", 3, 1) and not fault.at_once
+
+
+def test_a_peer_that_is_gone_is_not_the_users_fault() -> None:
+    with pytest.raises(Broken), blamed_on_user("compute"):
+        raise Broken("connection closed")
+
+
+def test_a_syntax_error_names_the_users_file() -> None:
+    try:
+        compile("def broken(:", "their_task.py", "exec")
+    except SyntaxError as error:
+        fault = describe(error, "start")
+    assert "(their_task.py:1)" in fault.error and fault.at_once

@@ -1,0 +1,53 @@
+"""The model as flat memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from elastrain.trainers.chunks import ALIGN
+from elastrain.trainers.flat import FlatModel, UnusableModel
+
+
+def test_every_parameter_begins_aligned_and_the_module_sees_the_flat_memory() -> None:
+    module = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    before = [p.detach().clone() for p in module.parameters()]
+    flat = FlatModel(module)
+    assert all(p.start % ALIGN == 0 for p in flat.space.pieces)
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    flat.params.fill_(7.0)
+    assert all((p == 7.0).all() for p in module.parameters())
+
+
+def test_tied_parameters_are_kept_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(4, 3)
+            self.out = nn.Linear(3, 4, bias=False)
+            self.out.weight = self.embed.weight
+
+    flat = FlatModel(Tied())
+    assert [p.name for p in flat.space.pieces] == ["embed.weight"]
+    assert flat.module.out.weight is flat.module.embed.weight
+
+
+def test_a_parameter_without_gradient_is_told_apart_from_a_zero_one() -> None:
+    flat = FlatModel(nn.Linear(2, 1))
+    flat.module(torch.zeros(1, 2)).sum().backward()
+    _, used = flat.gradient()
+    assert used == 0b11
+    flat.forget_gradients()
+    assert flat.gradient()[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (nn.ReLU(), "no parameter"),
+        (nn.Linear(1, 1).half(), "float16"),
+        (nn.Linear(1, 1).requires_grad_(False), "no parameter"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(module: nn.Module, said: str) -> None:
+    with pytest.raises(UnusableModel, match=said):
+        FlatModel(module)
