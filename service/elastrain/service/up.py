@@ -223,6 +223,8 @@ def _settings(home: Home, ray_address: str, port: int) -> Settings:
     environment = {k: v for k, v in os.environ.items() if k not in ("ELASTRAIN_URL", "ELASTRAIN_RAY_ADDRESS")}
     given = Settings.from_env({**environment, "ELASTRAIN_HOME": str(home.path)})
     own_url = f"http://{LOOPBACK}:{port}"
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # of another Ray
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(home.ray_token_file)  # where the service reads Ray's token
     return replace(
         given,
         ray_address=ray_address,
