@@ -104,7 +104,7 @@ def _environment(files: Files, worker: str) -> dict[str, str]:
 def _hear_of_children() -> None:
     """Let this process, and the worker after it, learn how their children end.
 
-    Where Ray ends a dead actor's children, its workers ignore SIGCHLD: then the kernel forgets exit codes, and
+    Where Ray ends a dead actor's children, its workers ignore SIGCHLD: the kernel forgets exit codes, and
     programs started from here inherit that. Python's own `signal` refuses outside the main thread.
     """
     ctypes.CDLL(None).signal(signal.SIGCHLD, 0)  # SIG_DFL
