@@ -67,6 +67,14 @@ def test_too_much_code_is_refused_with_both_sizes_and_the_largest_files(tmp_path
     assert ".elastrainignore" in (caught.value.hint or "")
 
 
+def test_code_near_the_limit_is_warned_of_and_small_code_is_not(tmp_path: Path) -> None:
+    write(tmp_path, task_py="x = 1")
+    (tmp_path / "weights.bin").write_bytes(os.urandom(600_000))
+    with pack(tmp_path) as package:
+        assert "weights.bin (0.6 MiB)" in (package.warning(max_bytes=10**6) or "")
+        assert package.warning(max_bytes=10**7) is None
+
+
 def test_a_link_out_of_the_folder_is_refused_by_name(tmp_path: Path) -> None:
     folder = write(tmp_path / "code", task_py="")
     (tmp_path / "secret").write_text("s")

@@ -1,7 +1,8 @@
 """The entry to a service: submit, find and list jobs, look at the cluster."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ class Client:
         token: str | None = None,
         *,
         transport: httpx.BaseTransport | None = None,
+        warn: Callable[[str], object] = warnings.warn,
     ) -> None:
         address = discover(url, token)
+        self.warn = warn
         self.http = Http(address.url, address.token, transport)
 
     def submit(
@@ -63,6 +66,8 @@ class Client:
         body = spec_file.override(spec_file.read(spec), overrides)
         if working_dir is not None:
             with pack(Path(working_dir)) as package:
+                if warning := package.warning():
+                    self.warn(warning)
                 self.upload(package, str(body.get("project") or "default"))
                 body["code"] = package.sha256
         return body

@@ -13,7 +13,7 @@ from typing import IO
 from elastrain.client.errors import FixRequest
 
 MAX_BYTES = 256 * 2**20  # the service's default limit; it says its own when that is lower
-WARN_AT = 0.5  # of the limit
+WARN_AT = 0.5  # of the limit: better told now than refused on a later day
 IGNORE_FILE = ".elastrainignore"
 # never wanted on a worker: history, environments, caches
 ALWAYS = (
@@ -51,6 +51,16 @@ class Package:
         self.file.seek(0)
         while chunk := self.file.read(2**20):
             yield chunk
+
+    def warning(self, max_bytes: int = MAX_BYTES) -> str | None:
+        """What to know about its size before it is too large; None while it is small."""
+        if self.size <= WARN_AT * max_bytes:
+            return None
+        biggest = ", ".join(f"{name} ({mib(size)})" for name, size in self.largest)
+        return (
+            f"The package has {mib(self.size)}, the limit is {mib(max_bytes)}. Largest: {biggest}. "
+            f"List what the workers do not need in {IGNORE_FILE}."
+        )
 
     def __enter__(self) -> "Package":
         return self

@@ -40,7 +40,7 @@ def submit(
     output: Output = Format.table,
 ) -> int:
     """Submit a job."""
-    client = Client()
+    client = Client(warn=lambda text: say(f"Warning: {text}"))
     if dry_run:
         plan = client.dry_run(file, working_dir, settings or ())
         show(plan, output, lambda: print_plan(plan))

@@ -37,12 +37,6 @@ COLOURS = {
 }
 
 
-def console() -> Console:
-    """Standard output; what is not a terminal gets lines as long as they are. User text is never markup."""
-    width = None if sys.stdout.isatty() else 10_000
-    return Console(width=width, markup=False, highlight=False, emoji=False)
-
-
 def say(text: str) -> None:
     """A remark for people: on stderr, so that stdout holds answers only."""
     print(text, file=sys.stderr, flush=True)
@@ -72,7 +66,7 @@ def print_table(items: Iterable[Item], columns: Sequence[Column]) -> None:
         table.add_column(name.upper(), overflow="fold")
     for item in items:
         table.add_row(*(cell(value(item)) for _, value in columns))
-    console().print(table)
+    put(table)
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
@@ -83,7 +77,21 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     for name, value in fields:
         if value not in (None, "", [], {}):
             table.add_row(name, cell(value))
-    console().print(table)
+    put(table)
+
+
+def console() -> Console:
+    """Standard output; what is not a terminal gets lines as long as they are. User text is never markup."""
+    width = None if sys.stdout.isatty() else 10_000
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def put(table: Table) -> None:
+    """Prints a table, without the spaces that would fill up its lines."""
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def cell(value: Any) -> Text:

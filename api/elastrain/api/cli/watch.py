@@ -180,7 +180,7 @@ class Redrawn(Screen):
 
         self.progress = progress
         self.console = Console(markup=False, highlight=False, emoji=False)
-        self.live = Live(console=self.console, get_renderable=self.panel, refresh_per_second=8)
+        self.live = Live(console=self.console, get_renderable=self.panel, refresh_per_second=4)
 
     def opened(self) -> AbstractContextManager[Any]:
         return self.live
@@ -190,19 +190,24 @@ class Redrawn(Screen):
             return
         self.progress.take(update)
         if update.kind == "event":
-            self.console.print(event_line(update.data), style=event_style(update.data))
+            from rich.text import Text
+
+            self.console.print(Text(event_line(update.data), style=event_style(update.data)))
 
     def panel(self) -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         progress, total = self.progress, self.progress.total
         head = Text(f"{progress.job.data['name']}  {progress.job.id}  {progress.state}", style="bold")
-        bar = ProgressBar(total=total, completed=min(progress.step, total)) if total else Text("")
+        bar = ProgressBar(total=total, completed=min(progress.step, total), width=60) if total else Text("")
         loss = Text(f"loss {figure(progress.values.get('loss'))}  ")
         loss.append(progress.curve, style="cyan")
-        return Group(head, bar, Text(f"step {progress.step}/{total or '?'}  {progress.speed()}"), loss)
+        lines = Table.grid()
+        for line in (head, bar, Text(f"step {progress.step}/{total or '?'}  {progress.speed()}"), loss):
+            lines.add_row(line)
+        return lines
 
 
 def event_style(event: Mapping[str, Any]) -> str:
