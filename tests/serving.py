@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 from elastrain.api.serve import server
+from elastrain.service.auth import digest, new_token
 from elastrain.service.control import Control
 from elastrain.service.jobs import Reason, Status
-from elastrain.service.store import feed, jobs, metrics, training
+from elastrain.service.store import feed, jobs, metrics, tokens, training
 from elastrain.trainers.storage import Storage
 
 SPEC = {
@@ -116,3 +117,11 @@ class Life:
         }
         with self.control.store.write() as tx:
             training.put_checkpoint(tx, self.job, step, values)
+
+
+def token_of(control: Control, role: str, project: str | None) -> str:
+    """A fresh token with this role in this project."""
+    token = new_token()
+    with control.store.write() as tx:
+        tokens.add(tx, digest(token), name=f"{role} of {project}", role=role, project=project, at=time.time())
+    return token

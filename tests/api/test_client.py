@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,22 @@ def test_waiting_ends_with_the_job_its_failure_or_the_time(client: Client, life:
     assert job.wait(timeout_s=30).status == "succeeded"
 
 
+def test_waiting_outlasts_a_restart_of_the_service(
+    live: Live, client: Client, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0,))
+    life.runs()
+    ended: list[str] = []
+    waiter = threading.Thread(target=lambda: ended.append(client.job(life.job).wait().status))
+    waiter.start()
+    live.stop()
+    life.succeeds()
+    time.sleep(1.2)
+    live.start()
+    waiter.join(timeout=30)
+    assert ended == ["succeeded"]
+
+
 def test_waiting_for_a_job_that_fails_raises_with_its_message(client: Client, life: Life) -> None:
     life.runs()
     life.fails("NameError: x")
@@ -129,6 +146,14 @@ def test_a_download_that_is_not_what_was_saved_is_named_and_not_kept(
     with pytest.raises(Exception, match="damaged"):
         checkpoint.download(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_checkpoint_cannot_write_outside_the_folder(client: Client, life: Life, tmp_path: Path) -> None:
+    life.saves(10, model_safetensors=b"weights")
+    checkpoint = client.job(life.job).checkpoint()
+    checkpoint.data["files"][0]["name"] = "../evil"
+    with pytest.raises(Exception, match=r"\.\./evil"):
+        checkpoint.download(tmp_path / "out")
 
 
 def test_home_gives_the_address_and_its_token_only_to_it(

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from elastrain.api.door import DRIVERS, OPEN
-from serving import Life, Live
+from serving import SPEC, Life, Live, token_of
 
 PROBES = {"job": "j-0", "step": "1", "file": "model.safetensors", "sha256": "0" * 64}
 
@@ -62,6 +62,37 @@ def test_no_parameter_reads_a_file_that_is_not_the_jobs(http: httpx.Client, life
     reply = http.get(path.format(job=life.job))
     assert 400 <= reply.status_code < 500
     assert "root:" not in reply.text
+
+
+def test_what_another_project_owns_does_not_exist(http: httpx.Client, live: Live, life: Life) -> None:
+    life.runs()
+    life.saves(1, model_safetensors=b"weights")
+    life.prints("w0", b"secret")
+    stranger = {"Authorization": f"Bearer {token_of(live.control, 'member', 'elsewhere')}"}
+    for method, path in routes(http):
+        if PROBES["job"] in path:
+            own = path.replace(PROBES["job"], life.job)
+            reply = http.request(
+                method, own, headers=stranger, json={"priority": 1} if method == "PATCH" else None
+            )
+            assert reply.status_code == 404, (method, own, reply.text)
+    for path in ("/v1/jobs", "/v1/queue", "/v1/jobs?project=default"):
+        assert http.get(path, headers=stranger).json()["items"] == []
+    assert http.post("/v1/jobs", json=SPEC, headers=stranger).status_code == 403
+    assert http.get(f"/v1/jobs/{life.job}").json()["status"] == "running"
+
+
+def test_a_viewer_reads_and_changes_nothing(http: httpx.Client, live: Live, life: Life) -> None:
+    viewer = {"Authorization": f"Bearer {token_of(live.control, 'viewer', 'default')}"}
+    path = f"/v1/jobs/{life.job}"
+    assert http.get(path, headers=viewer).status_code == 200
+    for reply in (
+        http.post("/v1/jobs", json=SPEC, headers=viewer),
+        http.post(f"{path}/cancel", headers=viewer),
+        http.patch(path, json={"priority": 5}, headers=viewer),
+        http.put(f"/v1/packages/{'0' * 64}", content=b"zip", headers=viewer),
+    ):
+        assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
 
 
 def test_the_landing_page_and_health_are_open_and_name_nobody(live: Live) -> None:

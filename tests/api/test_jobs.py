@@ -1,5 +1,6 @@
 """Jobs over REST: submitted once, seen in the documented shape, changed while they live."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -163,3 +164,12 @@ def test_actions_of_a_later_version_are_absent_and_not_faked(
     http: httpx.Client, life: Life, action: str
 ) -> None:
     assert http.post(f"/v1/jobs/{life.job}/{action}").status_code == 404
+
+
+def test_twenty_submits_at_once_lose_nothing_and_lock_nobody_out(http: httpx.Client) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        replies = list(pool.map(lambda _: http.post("/v1/jobs", json=SPEC), range(20)))
+        lists = list(pool.map(lambda _: http.get("/v1/jobs"), range(20)))
+    assert {reply.status_code for reply in replies} == {201}
+    assert {reply.status_code for reply in lists} == {200}
+    assert len({reply.json()["id"] for reply in replies}) == len(lists[-1].json()["items"]) == 20

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastrain.client.errors import JobFailed, NotFound, TimedOut
+from elastrain.client.errors import JobFailed, NotFound, ServiceBroken, TimedOut, Unreachable
 from elastrain.client.files import download
 from elastrain.client.http import Http
 from elastrain.client.stream import Update, follow
@@ -62,9 +62,20 @@ class Job:
         return follow(self._http, f"{self.path}/logs", given, 0, patience_s)
 
     def wait(self, timeout_s: float | None = None) -> "Job":
-        """Blocks until the job has ended. Raises JobFailed if it failed, TimedOut after `timeout_s`."""
+        """Blocks until the job has ended, also across restarts of the service.
+
+        Raises JobFailed if it failed, TimedOut after `timeout_s`, Unreachable if the service stays away.
+        """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while self.refresh().status not in ENDED:
+        seen_at = time.monotonic()
+        while True:
+            try:
+                if self.refresh().status in ENDED:
+                    break
+                seen_at = time.monotonic()
+            except Unreachable:
+                if time.monotonic() - seen_at > PATIENCE_S:
+                    raise
             left_s = WAIT_POLL_S if until is None else min(WAIT_POLL_S, until - time.monotonic())
             if left_s <= 0:
                 raise TimedOut(f"Job {self.id} is still {self.status} after {timeout_s:g} s; it goes on.")
@@ -153,6 +164,9 @@ class Checkpoint:
     def download(self, out: str | Path = ".", names: Sequence[str] | None = None) -> list[Path]:
         """Fetches its files (or only those named) into folder `out`, each checked against its sha256."""
         files = [file for file in self.data["files"] if names is None or file["name"] in names]
+        for file in files:
+            if Path(file["name"]).name != file["name"]:  # it would land outside `out`
+                raise ServiceBroken(f"The checkpoint lists a file named {file['name']!r}, which is a path.")
         return [
             download(self._http, f"{self._path}/{file['name']}", file, Path(out) / file["name"])
             for file in files

@@ -1,6 +1,6 @@
 """What a job tells while it lives: events, metrics, logs; as pages, or followed as Server-Sent Events."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
@@ -43,7 +43,7 @@ def events(
     return Reply(service.events(job, actor=asker, after=after, limit=limit))
 
 
-@router.get("/metrics", responses=also("text/event-stream"))
+@router.get("/metrics", response_model=dict[str, list[list[Any]]], responses=also("text/event-stream"))
 def metrics(
     service: Service,
     asker: Asker,
