@@ -107,7 +107,7 @@ class Driver:
             attempt=self._ticket.attempt,
             storage=self._storage,
             launcher=make_launcher(said),
-            sink=self._reporter.add,
+            sink=self._tell,
             host=host,
             welcome={
                 "package": self._claim.package,
@@ -154,6 +154,11 @@ class Driver:
                     await asyncio.sleep(2.0)
                     continue
             return
+
+    def _tell(self, fact: Json) -> None:
+        self._reporter.add(fact)
+        if fact["kind"] == "event":
+            log.info("%s: %s", fact["type"], fact["message"])
 
     # -- orders
 
@@ -207,7 +212,8 @@ def main() -> int:
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
             handlers=[logging.FileHandler(log_file), logging.StreamHandler()],
         )
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
+        for chatty in ("httpx", "websockets"):  # a line per request, per connection
+            logging.getLogger(chatty).setLevel(logging.WARNING)
         try:
             ticket = Ticket.from_env()
             asking = ThreadPoolExecutor(1).submit(claim, ticket)  # it takes Ray longer to let us in
