@@ -79,8 +79,7 @@ class Server:
 
 def command(*arguments: str) -> list[str]:
     """The command line of this very installation."""
-    program = "import sys; from elastrain.api.cli.app import run; sys.exit(run(sys.argv[1:]))"
-    return [sys.executable, "-c", program, *arguments]
+    return [sys.executable, "-c", "from elastrain.api.cli import main; main()", *arguments]
 
 
 def start(home: Path, *options: str) -> Server:
