@@ -74,7 +74,7 @@ def test_a_dry_run_says_what_it_would_get(run: Run) -> None:
 
 def test_scale_and_cancel_say_what_is_now(run: Run, life: Life) -> None:
     assert "2 to 3 workers" in run("scale", life.job, "2:3").stdout
-    assert "3 to 3 workers" in run("scale", life.job, "3").stdout
+    assert "has 3 workers" in run("scale", life.job, "3").stdout
     assert "cancelled" in run("cancel", life.job).stdout
 
 

@@ -14,7 +14,7 @@ import httpx
 from elastrain.client.errors import ElastrainError, Unreachable, from_problem
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-PAUSES_S = (0.2, 1.0, 3.0)  # between tries; every request of ours may be repeated safely
+PAUSES_S = (0.2, 0.6, 1.5)  # between tries; every request of ours may be repeated safely
 
 
 class Http:

@@ -108,7 +108,7 @@ def print_job(job: Item, trace: bool) -> None:
         ("reason", job["reason"]),
         ("since", job["since"]),
         ("waits for", queue.get("blocked_by")),
-        ("workers", f"{workers['active']} active, {workers['min']} to {workers['max']} wanted"),
+        ("workers", f"{workers['active']} active of {between(workers)}"),
         ("step", steps(job)),
         ("left", span(progress["eta_s"]) if progress["eta_s"] is not None else None),
         ("samples/s", figure(progress["samples_per_s"]) if progress["samples_per_s"] is not None else None),
@@ -128,6 +128,12 @@ def print_job(job: Item, trace: bool) -> None:
         print("\n".join(["", *failure_lines(job, whole=trace)]))
     elif job["message"]:
         print(f"\n{job['message']}")
+
+
+def between(workers: Item) -> str:
+    """Such as `2 to 3 workers`."""
+    low, high = workers["min"], workers["max"]
+    return f"{low} to {high} workers" if low < high else f"{high} worker{'' if high == 1 else 's'}"
 
 
 def steps(job: Item) -> str:
@@ -155,7 +161,7 @@ def scale(
         ) from None
     job = Client().job(job_id).scale(minimum, maximum).data
     now = job["workers"]
-    show(job, output, lambda: print(f"Job {job['id']} has {now['min']} to {now['max']} workers from now on."))
+    show(job, output, lambda: print(f"Job {job['id']} has {between(now)} from now on."))
 
 
 def cancel(job_id: JobId, output: Output = Format.table) -> None:

@@ -42,7 +42,7 @@ def chart(title: str, points: Sequence[tuple[int, object]], width: int = 70, hei
     rows = [_row(heights, floor * len(BARS)) for floor in reversed(range(height))]
     labels = [f"{max(numbers):.4g}", *[""] * (height - 2), f"{min(numbers):.4g}"]
     margin = max(len(label) for label in labels)
-    body = [f"{label:>{margin}} ┤{row}" for label, row in zip(labels, rows, strict=True)]
+    body = [f"{label:>{margin}} ┤{row}".rstrip() for label, row in zip(labels, rows, strict=True)]
     foot = f"{'':>{margin}} └ step {known[0][0]} to {known[-1][0]}"
     return [title, *body, foot]
 
