@@ -81,6 +81,7 @@ class Run:
     faults: list[tuple[int, Fault]] = field(default_factory=list)
     facts: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome | None = None
+    on_fact: Callable[[dict[str, Any]], None] | None = None
     wrap_storage: Callable[[Any], Any] = lambda storage: storage
 
     def go(self, timeout_s: float = 120.0) -> Run:
@@ -104,6 +105,8 @@ class Run:
 
     def _take(self, fact: dict[str, Any]) -> None:
         self.facts.append(fact)
+        if self.on_fact is not None:
+            self.on_fact(fact)
         if fact["kind"] == "generation" and fact["generation"] == 1:
             self.soon(scale(self.spec["workers"]["min"], self.workers[1]))
         if fact["kind"] == "metric" and "loss" in fact["values"]:

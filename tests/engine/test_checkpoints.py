@@ -1,6 +1,7 @@
 """Checkpoints: whole or not there, numbered on, verified, and enough to go on from."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,15 +160,16 @@ def test_non_finite_state_is_never_saved_and_pushes_nothing_out(tmp_path: Path) 
 
 
 class Unreliable:
-    """A store that refuses keys with a pattern, for the first so many times."""
+    """A store that refuses keys with a pattern, for the first so many times, or takes its time with them."""
 
-    def __init__(self, inner: Any, pattern: str, times: int) -> None:
-        self.inner, self.pattern, self.times = inner, pattern, times
+    def __init__(self, inner: Any, pattern: str, times: int, delay_s: float = 0.0) -> None:
+        self.inner, self.pattern, self.times, self.delay_s = inner, pattern, times, delay_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def put(self, key: str, data: Any, *, create_only: bool = True) -> None:
+        time.sleep(self.delay_s if self.pattern in key else 0.0)
         if self.pattern in key and self.times > 0:
             self.times -= 1
             raise StorageError("unavailable", "503 slow down")
@@ -231,3 +233,36 @@ def test_the_manifest_says_everything_that_the_contract_lists(tmp_path: Path) ->
         assert name in manifest
     for part in manifest["parts"]:
         assert {"file", "ranges", "bytes", "sha256"} <= set(part)
+
+
+def test_a_slow_store_changes_neither_numbers_nor_contents(tmp_path: Path) -> None:
+    spec = probe([1.0] * 40, checkpoint={"every_steps": 5, "keep": 9})
+    slow = run(tmp_path, spec, 1, wrap_storage=lambda inner: Unreliable(inner, "manifest", 0, delay_s=0.3))
+    assert slow.attempt.checkpoints.steps() == [5, 10, 15, 20]
+    for step in (5, 10, 15, 20):
+        assert slow.manifest(step)["step"] == step and weight(slow, step) == -step
+
+
+def test_an_upload_that_fails_on_one_rank_is_said_and_nothing_half_is_published(tmp_path: Path) -> None:
+    """Workers open the storage by themselves, so the fault is a folder where the part's parent should be."""
+    blocked = folder(tmp_path, 10)
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file in the way of the checkpoint's folder")
+
+    def clear(fact: dict[str, Any]) -> None:
+        if fact.get("type") == "checkpoint.failed":
+            blocked.unlink(missing_ok=True)
+
+    saved = run(tmp_path, toy(), 2, on_fact=clear)
+    assert saved.outcome is not None and saved.outcome.outcome == "succeeded"
+    assert any("checkpoint 10 failed" in e["message"] for e in saved.events("checkpoint.failed"))
+    assert 10 not in saved.attempt.checkpoints.steps() and 40 in saved.attempt.checkpoints.steps()
+
+
+def test_progress_counts_the_whole_job_after_a_resume(tmp_path: Path) -> None:
+    first = run(tmp_path, toy(task_args={"sleep_s": 0.01}), 1, (20, finish("paused")))
+    assert first.outcome is not None
+    second = run(tmp_path, toy(task_args={"sleep_s": 0.01}), 2, number=2)
+    shown = [f for f in second.of_kind("progress") if f["status"] == "running"]
+    assert shown[0]["step"] >= first.outcome.step and {f["total_steps"] for f in shown} == {40}
+    assert all(f["step"] <= 40 for f in shown) and shown[-1]["step"] == 40

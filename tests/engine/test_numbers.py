@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.harness import Run, kill, probe, run, scale
+from engine.harness import Run, finish, kill, probe, run, scale
 
 pytestmark = pytest.mark.engine
 OVERFLOWS = 1e39  # infinite in single precision
@@ -131,3 +131,32 @@ def test_the_rate_is_a_function_of_updates_alone(tmp_path: Path) -> None:
     resized = run(tmp_path / "4", spec, (4, 4), (30, scale(1, 2)), (60, kill(0)))
     assert alone.metric("lr") == resized.metric("lr")
     assert alone.metric("lr")[26] == pytest.approx(0.853553, abs=1e-6)
+
+
+@BOTH
+def test_a_parameter_that_only_one_worker_used_gets_the_mean_over_all_samples(
+    tmp_path: Path, workers: int
+) -> None:
+    rows = [[1.0, 0.0], [1.0, 1.0]] * 5  # the second column is the gradient of u: zero, then one
+    spec = probe(rows, args={"sizes": {"w": 1, "u": 1}}, optimizer={"name": "sgd", "lr": 0.1})
+    assert float(end(run(tmp_path, spec, workers), "u")) == pytest.approx(-0.05 * 5)
+
+
+def test_full_precision_masters_survive_a_resume(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 0.001}, "precision": "bf16"}
+    spec = probe([1.0] * 200, args={"start": 1.0}, **fields)
+    whole = run(tmp_path / "one", spec)
+    run(tmp_path / "two", spec, 1, (50, finish("paused")))
+    assert float(end(run(tmp_path / "two", spec, number=2))) == float(end(whole))
+
+
+def test_an_epoch_that_no_size_divides_stays_whole_when_workers_come_and_go(tmp_path: Path) -> None:
+    rows = [float(i) for i in range(103)]
+    batch = {"size": 8, "microbatch": 2}
+    spec = probe(rows, batch=batch, epochs=3, shuffle=True, seed=7, workers={"min": 1, "max": 4})
+    alone = run(tmp_path / "1", spec, 1)
+    resized = run(tmp_path / "4", spec, 4, (5, kill(3)), (20, scale(1, 3)))
+    assert resized.steps() == list(range(1, 40))  # 13 steps an epoch, the last one of 7 samples
+    assert resized.digests == alone.digests
+    assert resized.manifest()["sample_chain"] == alone.manifest()["sample_chain"]
+    assert resized.manifest()["samples_seen"] == 309
