@@ -173,3 +173,15 @@ def test_home_gives_the_address_and_its_token_only_to_it(
     assert (discover().url, discover().token) == ("http://127.0.0.1:8472", "elt_local")
     with pytest.raises(NotAllowed, match="ELASTRAIN_TOKEN"):
         discover("https://elsewhere.example")
+
+
+def test_a_token_does_not_travel_in_plain_sight_unless_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from elastrain.client.home import discover
+
+    monkeypatch.delenv("ELASTRAIN_ALLOW_PLAINTEXT", raising=False)
+    for safe in ("https://elsewhere.example", "http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"):
+        discover(safe, "t")
+    with pytest.raises(NotAllowed, match="ELASTRAIN_ALLOW_PLAINTEXT"):
+        discover("http://elsewhere.example", "t")
+    monkeypatch.setenv("ELASTRAIN_ALLOW_PLAINTEXT", "1")
+    assert discover("http://elsewhere.example", "t").url == "http://elsewhere.example"

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from elastrain.client import Unreachable, Update
+from elastrain.client.home import Address
 from elastrain.client.http import Http
 from elastrain.client.stream import follow, parse
 
@@ -46,7 +47,7 @@ def test_following_goes_on_where_the_line_broke(monkeypatch: pytest.MonkeyPatch)
             return httpx.Response(200, stream=Cut(head + frame("log", numbers[2], n=numbers[2])[:-9]))
         return httpx.Response(200, text="".join(frame("log", n, n=n) for n in numbers) + frame("end", 10))
 
-    http = Http("http://test", "t", httpx.MockTransport(serve))
+    http = Http(Address("http://test", "t"), httpx.MockTransport(serve))
     updates = list(follow(http, "/feed", {}, 0, patience_s=10))
     assert [update.data["n"] for update in updates[:-1]] == list(range(1, 11))
     assert updates[-1].kind == "end"
@@ -61,6 +62,6 @@ def test_a_service_that_stays_away_ends_following_with_connection_lost(
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    http = Http("http://test", "t", httpx.MockTransport(refuse))
+    http = Http(Address("http://test", "t"), httpx.MockTransport(refuse))
     with pytest.raises(Unreachable, match=r"Connection lost.*refused"):
         list(follow(http, "/feed", {}, 0, patience_s=0.05))

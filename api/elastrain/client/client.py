@@ -30,9 +30,8 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         warn: Callable[[str], object] = warnings.warn,
     ) -> None:
-        address = discover(url, token)
         self.warn = warn
-        self.http = Http(address.url, address.token, transport)
+        self.http = Http(discover(url, token), transport)
 
     def submit(
         self,

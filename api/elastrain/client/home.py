@@ -3,7 +3,9 @@
 import json
 import os
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from elastrain.client.errors import NotAllowed, Unreachable
 
@@ -12,6 +14,7 @@ from elastrain.client.errors import NotAllowed, Unreachable
 class Address:
     url: str
     token: str
+    ca_bundle: str | None = None  # PEM file with the certificates to trust
 
 
 def home() -> Path:
@@ -22,7 +25,7 @@ def home() -> Path:
 def discover(url: str | None = None, token: str | None = None) -> Address:
     """Arguments win over ELASTRAIN_URL and ELASTRAIN_TOKEN, those over HOME.
 
-    Raises Unreachable if there is no address, NotAllowed if there is no token.
+    Raises Unreachable if there is no address, NotAllowed if there is no token or the way there is not safe.
     """
     address = url or os.environ.get("ELASTRAIN_URL", "").strip() or _local_url()
     if not address:
@@ -37,7 +40,25 @@ def discover(url: str | None = None, token: str | None = None) -> Address:
         raise NotAllowed(
             f"No token for {address}: set ELASTRAIN_TOKEN (`elastrain up` writes one to HOME/token)."
         )
-    return Address(address.rstrip("/"), secret)
+    if not (address.startswith("https:") or loopback(address) or _flag("ELASTRAIN_ALLOW_PLAINTEXT")):
+        raise NotAllowed(
+            f"{address} is not https, and beyond this machine anybody on the way could read the token: "
+            "use https, or set ELASTRAIN_ALLOW_PLAINTEXT=1 if the network is yours."
+        )
+    return Address(address.rstrip("/"), secret, os.environ.get("ELASTRAIN_CA_BUNDLE", "").strip() or None)
+
+
+def loopback(url: str) -> bool:
+    """Whether an address is on this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in ("1", "true")
 
 
 def _local_url() -> str | None:

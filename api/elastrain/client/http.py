@@ -5,30 +5,31 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from elastrain.client.errors import ElastrainError, Unreachable, from_problem
+from elastrain.client.home import Address, loopback
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 PAUSES_S = (0.2, 0.6, 1.5)  # between tries; every request of ours may be repeated safely
 
 
 class Http:
-    """Requests under `url` with a bearer token. Raises ElastrainError's children, never httpx errors."""
+    """Requests to one service with its token. Raises ElastrainError's children, never httpx errors."""
 
-    def __init__(self, url: str, token: str, transport: httpx.BaseTransport | None = None) -> None:
-        self.url = url
+    def __init__(self, address: Address, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = address.url
         self._client = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
+            base_url=address.url,
+            headers={"Authorization": f"Bearer {address.token}"},
             timeout=TIMEOUT,
             transport=transport,
-            verify=_trust(url),
-            trust_env=not _loopback(url),  # a proxy for the outside must not get between us and this machine
+            verify=_trust(address),
+            trust_env=not loopback(
+                address.url
+            ),  # a proxy for the outside must not get between us and this machine
         )
 
         # a client that was only dropped lets go of its connections too
@@ -89,14 +90,8 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
     return {"detail": f"{where} was answered with {response.status_code} {response.reason_phrase}"}
 
 
-def _loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _trust(url: str) -> ssl.SSLContext | bool:
+def _trust(address: Address) -> ssl.SSLContext | bool:
     """Certificates are loaded only for https: reading them takes longer than most commands do."""
-    return True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not address.url.startswith("https:"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=address.ca_bundle) if address.ca_bundle else True

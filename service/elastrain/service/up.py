@@ -236,7 +236,7 @@ def _settings(home: Home, ray_address: str, port: int) -> Settings:
 def _greeting(home: Home, url: str, head: RayHead) -> str:
     return (
         f"elastrain is up\n"
-        f"  API     {url}   (reference: {url}/docs)\n"
+        f"  API     {url}   (the token for it is in {home.token_file})\n"
         f"  Ray     {head.address}   (its dashboard asks for the token in {home.ray_token_file})\n"
         f"  home    {home.path}\n"
         f"In another shell: elastrain submit examples/digits.yaml --follow. Ctrl-C here stops everything."
