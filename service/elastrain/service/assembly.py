@@ -28,7 +28,7 @@ class Service:
         self._store = Store(settings.database_url)
         storage = open_storage(settings.storage_url, settings.storage_options)
         clock, changes = SystemClock(), Changes()
-        ray = RayJobs(settings.ray_address, settings.ca_bundle)
+        self._ray = ray = RayJobs(settings.ray_address, settings.ca_bundle)
         self.control = Control(
             self._store, storage, settings, ping_ray=ray.version, clock=clock, changes=changes
         )
@@ -50,11 +50,12 @@ class Service:
     def stop(self) -> None:
         """End the reconciler, also in the middle of a round. Safe to call twice."""
         self._stop.set()
-        self._changes.tell("")
+        self._changes.tell("", decide=True)
         self._thread.join(timeout=10)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        self._ray.close()
         self._store.close()

@@ -42,7 +42,7 @@ class Commands:
             if spec != row.spec:
                 _write_spec(tx, row, spec, body, actor, self._clock.now())
             job = self._views.one(tx, jobs.get(tx, row.id))
-        self._changes.tell(row.id)
+        self._changes.tell(row.id, decide=True)
         return job
 
     def cancel(self, job_id: str, actor: Actor) -> Json:
@@ -62,7 +62,7 @@ class Commands:
                     self._clock.now(),
                 )
             job = self._views.one(tx, row)
-        self._changes.tell(row.id)
+        self._changes.tell(row.id, decide=True)
         return job
 
     def preempt_all(self, message: str) -> list[str]:
@@ -74,7 +74,7 @@ class Commands:
                     ask(tx, row, move, Desired.PREEMPT, message, "service", self._clock.now())
                     asked.append(id)
         for id in asked:
-            self._changes.tell(id)
+            self._changes.tell(id, decide=True)
         return asked
 
 

@@ -49,8 +49,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Limits:
+    """began: when this service process started; a driver is not blamed for the time before that."""
+
     cancel_grace_s: float
     claim_timeout_s: float
+    began: float = 0.0
 
 
 def decide(job: JobRow, attempt: AttemptRow | None, seen: Seen, now: float, limits: Limits) -> Decision:
@@ -107,9 +110,9 @@ def _stop_reason(job: JobRow, attempt: AttemptRow, now: float, limits: Limits) -
     if attempt.claimed_at is None:
         if job.desired is not Desired.RUN:
             return f"the job is to {job.desired}, and the driver has started nothing yet"
-        if now - (attempt.submitted_at or attempt.created_at) > limits.claim_timeout_s:
+        if now - max(attempt.submitted_at or 0.0, limits.began) > limits.claim_timeout_s:
             return f"the driver did not call the service within {limits.claim_timeout_s:g} s"
         return None
-    if job.desired is Desired.CANCEL and now - job.desired_at > limits.cancel_grace_s:
+    if job.desired is Desired.CANCEL and now - max(job.desired_at, limits.began) > limits.cancel_grace_s:
         return f"the driver did not end within {limits.cancel_grace_s:g} s of the request to cancel"
     return None

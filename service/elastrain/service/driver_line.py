@@ -72,7 +72,8 @@ class DriverLine:
                 attempts.change(tx, row.id, attempt.number, acked_seq=acked)
             version = jobs.get(tx, row.id).desired_version
         if fresh:
-            self._changes.tell(row.id)
+            ended = any(fact.get("kind") == "outcome" for fact in fresh)
+            self._changes.tell(row.id, decide=ended)
         return {"acked_seq": acked, "desired_version": version}
 
     def desired(self, token: str, version: int, wait_s: float) -> Json:

@@ -24,7 +24,7 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 # what `tail` looks through at most, however many lines were asked for
 MAX_TAIL_BYTES = 8 * 1024 * 1024
 CACHED_SEGMENTS = 16
-LOST = "[{} bytes of this log were lost]\n"
+LOST = b"[lost]"
 
 
 class LogReader:
@@ -149,15 +149,16 @@ class LogReader:
 
     def _segment_text(self, job: str, segment: SegmentRow) -> tuple[int, bytes]:
         """(offset, bytes) of the characters that end in a segment: what follows it may not be here yet."""
-        data = self._segments.get(job, segment)
         start = max(0, segment.offset - MAX_REST)
         with self._store.read() as tx:
-            before = feed.file_segments(tx, job, segment.attempt, segment.worker, start, segment.offset)
-        head = b""
-        if before and before[-1].offset + before[-1].bytes == segment.offset:
-            previous = self._segments.get(job, before[-1])
-            head = previous[len(previous) - unfinished_length(previous) :]
-        return segment.offset - len(head), head + data[: len(data) - unfinished_length(data)]
+            around = feed.file_segments(tx, job, segment.attempt, segment.worker, start, segment.offset)
+        before = b""
+        for piece in around:
+            whole = piece.offset + piece.bytes == segment.offset or piece is not around[-1]
+            before = (before + self._segments.get(job, piece))[-MAX_REST:] if whole else b""
+        head = before[len(before) - unfinished_length(before) :]
+        data = head + self._segments.get(job, segment)
+        return segment.offset - len(head), data[: len(data) - unfinished_length(data)]
 
     def _attempt(self, job: JobRow, worker: str | None, attempt: int | None) -> int | None:
         """The attempt to read: the asked one, or the newest that has output. Raises NotFound."""
@@ -191,7 +192,7 @@ class _Segments:
         try:
             data = self._storage.get(key)[: segment.bytes]
         except NoObject:
-            return LOST.format(segment.bytes).encode()
+            return _lost(segment.bytes)
         with self._lock:
             self._kept[key] = data
             while len(self._kept) > CACHED_SEGMENTS:
@@ -209,6 +210,11 @@ def _run(pieces: list[SegmentRow], offset: int) -> list[SegmentRow]:
             run = []
         run.append(piece)
     return run if run and run[-1].offset + run[-1].bytes > offset else []
+
+
+def _lost(size: int) -> bytes:
+    """What stands for a segment that is gone: as long as it was, so that the offsets behind it hold."""
+    return LOST.ljust(size, b".")[: size - 1] + b"\n"
 
 
 def _final(job: JobRow, attempt: int) -> bool:

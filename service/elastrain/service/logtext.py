@@ -6,6 +6,8 @@ touch give every character once. Bytes that are not UTF-8 become U+FFFD.
 
 from __future__ import annotations
 
+import codecs
+
 # a UTF-8 character has at most this many bytes after its first
 MAX_REST = 3
 
@@ -46,7 +48,17 @@ def character_length(lead: int) -> int:
 
 
 def text_of(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+    """Each byte that belongs to no character is one U+FFFD, so that a cut between two of them does not show."""
+    return data.decode("utf-8", _EACH)
+
+
+def _replace_each(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+_EACH = "elastrain.replace_each"
+codecs.register_error(_EACH, _replace_each)
 
 
 def lines_of(data: bytes, offset: int) -> list[tuple[int, bytes]]:

@@ -79,6 +79,9 @@ class RayJobs:
             verify=ca_bundle or True,
         )
 
+    def close(self) -> None:
+        self._http.close()
+
     def version(self) -> str:
         return str(self._get("/api/version")["ray_version"])
 
@@ -113,24 +116,13 @@ class RayJobs:
     def nodes(self) -> list[RayNode]:
         found = self._get("/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
         used = self._used()
-        return [
-            RayNode(
-                id=str(node["node_id"]),
-                alive=node["state"] == "ALIVE",
-                resources=_amounts(node.get("resources_total")),
-                used=used.get(str(node["node_id"]), {}),
-            )
-            for node in found
-        ]
+        return [_node(node, used.get(str(node["node_id"]), {})) for node in found]
 
-    def _used(self) -> dict[str, dict[str, float]]:
-        """{node: {resource: in use}}, as the autoscaler last wrote it; empty until it has."""
+    def _used(self) -> dict[str, dict[str, Any]]:
+        """{node: {resource: [in use, total]}}, as the autoscaler last wrote it; empty until it has."""
         status = self._get("/api/cluster_status").get("data", {}).get("clusterStatus") or {}
-        usage = (status.get("loadMetricsReport") or {}).get("usageByNode") or {}
-        return {
-            node: {name: float(pair[0]) for name, pair in by_name.items() if _plain(name)}
-            for node, by_name in usage.items()
-        }
+        usage: dict[str, dict[str, Any]] = (status.get("loadMetricsReport") or {}).get("usageByNode") or {}
+        return usage
 
     def _get(self, path: str) -> Any:
         return _json(self._ask("GET", path))
@@ -172,6 +164,23 @@ def _json(reply: httpx.Response) -> Any:
 
 def _job(item: Mapping[str, Any]) -> RayJob:
     return RayJob(str(item["submission_id"]), cast(JobState, item["status"]), str(item.get("message") or ""))
+
+
+def _node(item: Mapping[str, Any], usage: Mapping[str, Any]) -> RayNode:
+    resources = _amounts(item.get("resources_total"))
+    used = {name: usage.get(name, usage.get(_camel(name))) for name in resources}
+    return RayNode(
+        id=str(item["node_id"]),
+        alive=item["state"] == "ALIVE",
+        resources=resources,
+        used={name: float(pair[0]) for name, pair in used.items() if pair is not None},
+    )
+
+
+def _camel(name: str) -> str:
+    """The dashboard writes object_store_memory as objectStoreMemory in this one answer."""
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
 
 
 def _amounts(resources: Mapping[str, Any] | None) -> dict[str, float]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from elastrain.service import ids, outcomes, settle
 from elastrain.service.auth import digest
-from elastrain.service.changes import Changes
+from elastrain.service.changes import RECONCILER, Changes
 from elastrain.service.clock import Clock
 from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, Seen, decide
 from elastrain.service.jobs import ACTIVE, Status
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 ROUND_S = 1.0
 # how often what was seen is written down although nothing changed
 BEAT_EVERY_S = 5.0
+# nodes come and go slowly, and listing them costs Ray's head more than listing jobs
+NODES_EVERY_S = 5.0
 # one round takes a job this many steps at most: closed, opened, submitted
 STEPS = 4
 
@@ -70,9 +72,10 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._changes = changes
-        self._limits = Limits(settings.cancel_grace_s, settings.claim_timeout_s)
+        self._limits = Limits(settings.cancel_grace_s, settings.claim_timeout_s, clock.now())
         self._placement = Placement(store, settings.driver_cpu, changes)
         self._installation = ""
+        self._nodes: tuple[float, list[RayNode]] = (float("-inf"), [])
         self._beat_at = float("-inf")
         self._beat_error: str | None = None
         self._asked_at: dict[str, float] = {}  # submission id or job: when it was last stopped or looked for
@@ -83,14 +86,14 @@ class Reconciler:
     def run(self, stop: threading.Event) -> None:
         """Rounds until told to stop, each as soon as something changed, at the latest after ROUND_S."""
         while not stop.is_set():
-            seen = self._changes.count()
+            seen = self._changes.count(RECONCILER)
             try:
                 self.round()
                 self._say("round", "")
             except Exception:  # a database that is away for a minute must not end the loop
                 log.exception("a round failed; the next one tries again")
                 stop.wait(ROUND_S)
-            self._changes.wait("", seen, ROUND_S)
+            self._changes.wait(RECONCILER, seen, ROUND_S)
 
     def round(self) -> None:
         """Everything once. Raises what the store raises; Ray and the object storage may be away."""
@@ -119,9 +122,12 @@ class Reconciler:
             for job in self._ray.jobs():
                 if (ours := ids.parse_submission(self._installation, job.submission_id)) is not None:
                     look.jobs[ours] = job
-            look.nodes = self._ray.nodes()
+            if look.at - self._nodes[0] >= NODES_EVERY_S:
+                self._nodes = (look.at, self._ray.nodes())
+            look.nodes = self._nodes[1]
         except RayUnreachable as error:
             look.error = str(error)
+            self._nodes = (float("-inf"), [])
         self._say("ray", f"Ray cannot be reached: {look.error}" if look.error else "")
         return look
 

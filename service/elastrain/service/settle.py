@@ -10,8 +10,8 @@ from elastrain.service.store.rows import AttemptRow, JobRow
 
 # how long until the next attempt, by how many were lost without progress: the first goes on at once
 BACKOFF_S = (0.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-# an attempt that gave up for want of workers is not repeated at once, or it would do so for ever
-TOO_FEW_BACKOFF_S = 10.0
+# an attempt that gave up by itself is not repeated at once: for want of workers it would do so for ever
+UNASKED_BACKOFF_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
     if move is None:
         return row
     reason, values = move.reason, dict[str, object]()
-    if signal is Signal.PREEMPTED and row.desired is Desired.RUN:
-        reason = Reason.TOO_FEW_WORKERS
-        values["next_attempt_at"] = at + TOO_FEW_BACKOFF_S
+    if signal is Signal.PREEMPTED and row.desired is Desired.RUN:  # nobody asked: it gave up, or was told to
+        reason = Reason.TOO_FEW_WORKERS if row.reason == Reason.WAITING_FOR_WORKERS else Reason.PREEMPTED
+        values["next_attempt_at"] = at + UNASKED_BACKOFF_S
     if move.status is Status.FAILED:
         values["failed_by"] = end.failed_by or "infrastructure"
     if move.status is Status.SUCCEEDED and end.step is not None:

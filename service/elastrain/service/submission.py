@@ -53,7 +53,7 @@ class Submission:
             if key:
                 uploads.add_key(tx, actor.token_id, ROUTE, key, digest, row.id, now)
             job = self._views.one(tx, row)
-        self._changes.tell(row.id)
+        self._changes.tell(row.id, decide=True)
         return job, True
 
     def dry_run(self, data: Mapping[str, Any], actor: Actor) -> Json:

@@ -6,6 +6,8 @@ service processes start at once: one migrates, the others wait and find nothing 
 
 from __future__ import annotations
 
+import threading
+
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -14,6 +16,8 @@ from alembic.script import ScriptDirectory
 from elastrain.service.store.engine import open_engine
 
 SCRIPTS = "elastrain.service:migrations"
+# alembic keeps what it works on in module globals
+_one_at_a_time = threading.Lock()
 
 
 def migrate(url: str) -> None:
@@ -21,7 +25,7 @@ def migrate(url: str) -> None:
     config = _config()
     engine = open_engine(url)
     try:
-        with engine.connect() as connection:
+        with _one_at_a_time, engine.connect() as connection:
             config.attributes["connection"] = connection.execution_options(elastrain_write=True)
             command.upgrade(config, "head")
     finally:

@@ -10,7 +10,12 @@ MIGRATION_LOCK = 0x656C6173
 
 
 def run(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=True,
+        transactional_ddl=True,  # SQLite too: a migration that is cut short leaves nothing half done
+    )
     with context.begin_transaction():
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))

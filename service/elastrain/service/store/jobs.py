@@ -165,8 +165,10 @@ def move(
     """Put a locked job into another status, with a transition and an event; `values` are further columns."""
     if status in ENDED:
         values = {"finished_at": at, "workers_active": 0, "workers_target": 0, "eta_s": None, **values}
-    elif status in (Status.QUEUED, Status.PAUSED):
-        values = {"queued_at": at, "workers_active": 0, "workers_target": 0, "eta_s": None, **values}
+    elif status in (Status.QUEUED, Status.PAUSED):  # back in the queue it has the place that its age gives
+        values = {"workers_active": 0, "workers_target": 0, "eta_s": None, **values}
+    elif status is Status.STARTING:
+        values = {"workers_active": 0, "eta_s": None, **values}
     if status is Status.RUNNING and row.started_at is None:
         values["started_at"] = at
     change(tx, row.id, status=status, reason=reason, message=message, since=at, **values)

@@ -51,16 +51,14 @@ def split(number: float) -> tuple[float | None, str | None]:
 def add(tx: Tx, job: str, attempt: int, points: Sequence[NewPoint]) -> None:
     """Points in the order in which they were made. Those of an era that was overtaken are history only."""
     position = take_positions(tx, job, len(points)) - len(points)
-    era, newest = _era(tx, job), _latest_steps(tx, job)
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    stale: list[dict[str, Any]] = []
+    era, fresh = _era(tx, job), _Fresh(tx, job)
     for point in points:
         position += 1
         mine = (attempt, point.epoch_no)
         if mine > era:
+            fresh.write()
             _begin_era(tx, job, point.step, mine, position)
-            rows = {key: row for key, row in rows.items() if row["step"] <= point.step}
-            era, newest = mine, _latest_steps(tx, job)
+            era, fresh = mine, _Fresh(tx, job)
         for name, number in point.values.items():
             value, word = split(number)
             row = {
@@ -72,16 +70,37 @@ def add(tx: Tx, job: str, attempt: int, points: Sequence[NewPoint]) -> None:
                 "word": word,
             }
             row |= {"at": point.at, "attempt": attempt, "epoch_no": point.epoch_no, "superseded": mine < era}
-            if mine < era:
-                stale.append(row)
-                continue
-            if newest.get(name, -1) >= point.step:
-                _replace(tx, job, name, point.step)
-            rows[name, point.step] = row  # a step is said once per name: the newest point counts
-    if rows or stale:
-        tx.execute(insert(table), [*rows.values(), *stale])
-    for name in {name for name, _ in rows}:
-        _set_latest(tx, max((r for (n, _), r in rows.items() if n == name), key=lambda row: row["step"]))
+            fresh.add(row)
+    fresh.write()
+
+
+class _Fresh:
+    """Rows of one era that are written together. A step is said once per name: the newest point counts."""
+
+    def __init__(self, tx: Tx, job: str) -> None:
+        self._tx = tx
+        self._known = _latest_steps(tx, job)
+        self._rows: dict[tuple[str, int], dict[str, Any]] = {}
+        self._history: list[dict[str, Any]] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        name, step = row["name"], row["step"]
+        if row["superseded"]:
+            self._history.append(row)
+            return
+        if self._known.get(name, -1) >= step:
+            _replace(self._tx, row["job"], name, step)
+        self._rows[name, step] = row
+
+    def write(self) -> None:
+        if self._rows or self._history:
+            self._tx.execute(insert(table), [*self._rows.values(), *self._history])
+        newest: dict[str, dict[str, Any]] = {}
+        for (name, step), row in self._rows.items():
+            if step >= max(self._known.get(name, -1), newest[name]["step"] if name in newest else -1):
+                newest[name] = row
+        for row in newest.values():
+            _set_latest(self._tx, row)
 
 
 def series(
@@ -131,7 +150,7 @@ def _begin_era(tx: Tx, job: str, step: int, era: tuple[int, int], position: int)
         tx.execute(update(table).where(older & (c.step > step)).values(superseded=True))
         values = {"first_step": step, "last_step": last, "attempt": attempt}
         tx.execute(insert(metrics_superseded).values(job=job, position=position, **values))
-        tx.execute(_back_to(job, step))
+        _latest_back_to(tx, job, step)
     tx.execute(update(jobs).where(jobs.c.id == job).values(era_attempt=era[0], era_epoch_no=era[1]))
 
 
@@ -140,10 +159,18 @@ def _before(era: tuple[int, int]) -> ColumnElement[bool]:
     return or_(c.attempt < era[0], (c.attempt == era[0]) & (c.epoch_no < era[1]))
 
 
-def _back_to(job: str, step: int) -> Any:
-    """Newest values that are no longer true: their steps will be computed again."""
-    c = metrics_latest.c
-    return delete(metrics_latest).where((c.job == job) & (c.step > step))
+def _latest_back_to(tx: Tx, job: str, step: int) -> None:
+    """The newest values are those of the newest steps that still count."""
+    c, latest = table.c, metrics_latest.c
+    for name in (
+        tx.execute(select(latest.name).where((latest.job == job) & (latest.step > step))).scalars().all()
+    ):
+        counts = (c.job == job) & (c.name == name) & c.superseded.is_(False)
+        row = tx.execute(select(table).where(counts).order_by(c.step.desc()).limit(1)).first()
+        if row is not None:
+            _set_latest(tx, dict(row._mapping))
+        else:
+            tx.execute(delete(metrics_latest).where((latest.job == job) & (latest.name == name)))
 
 
 def _replace(tx: Tx, job: str, name: str, step: int) -> None:

@@ -1,0 +1,65 @@
+"""The service's side of Ray, against a real head: what it relies on is really so."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, RayJobs, RayUnreachable
+from elastrain.service.up_ray import RayHead
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def ray_jobs(ray_head: RayHead) -> Iterator[RayJobs]:
+    ray_jobs = RayJobs(ray_head.address)
+    yield ray_jobs
+    ray_jobs.close()
+
+
+def wait_for(ray_jobs: RayJobs, id: str, *statuses: str) -> None:
+    deadline = time.monotonic() + 90
+    while (job := ray_jobs.job(id)) is None or job.status not in statuses:
+        assert time.monotonic() < deadline, job
+        time.sleep(0.2)
+
+
+def test_a_driver_is_submitted_once_shown_stopped_and_only_told_what_it_may_know(ray_jobs: RayJobs) -> None:
+    entrypoint = "sh -c 'echo $ELASTRAIN_JOB; exec sleep 300'"
+    launch = Launch("abc123-j-0000000000-1", entrypoint, {"ELASTRAIN_JOB": "j-0000000000"}, 0.0)
+    assert ray_jobs.job(launch.submission_id) is None
+    ray_jobs.submit(launch)
+    with pytest.raises(AlreadySubmitted):
+        ray_jobs.submit(launch)
+    wait_for(ray_jobs, launch.submission_id, "RUNNING")
+    assert launch.submission_id in {job.submission_id for job in ray_jobs.jobs()}
+    ray_jobs.stop(launch.submission_id)
+    wait_for(ray_jobs, launch.submission_id, *ENDED)
+    found = ray_jobs.job(launch.submission_id)
+    assert found is not None and found.status == "STOPPED"
+    ray_jobs.stop(launch.submission_id)
+    ray_jobs.stop("abc123-j-0000000000-2")
+
+
+def test_nodes_are_told_with_what_they_have(ray_jobs: RayJobs) -> None:
+    assert ray_jobs.version().startswith("2.")
+    (node,) = ray_jobs.nodes()
+    assert node.alive and node.resources["CPU"] == 2
+    assert not any(name.startswith("node:") for name in node.resources)
+    deadline = time.monotonic() + 30
+    while not (used := ray_jobs.nodes()[0].used):  # the autoscaler writes it every few seconds
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert used["CPU"] == 0 and set(used) <= set(node.resources)
+
+
+def test_a_wrong_token_and_a_wrong_address_are_told_apart(
+    ray_head: RayHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RayJobs("http://127.0.0.1:9")) as nowhere, pytest.raises(RayUnreachable, match="refused"):
+        nowhere.jobs()
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "not-the-token")
+    with closing(RayJobs(ray_head.address)) as strange, pytest.raises(RayUnreachable, match="token"):
+        strange.jobs()

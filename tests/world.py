@@ -1,0 +1,217 @@
+"""A service of which everything is ours: its clock, its Ray, its drivers. Time passes when a test says so."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from elastrain.service.auth import Actor
+from elastrain.service.changes import Changes
+from elastrain.service.control import Control
+from elastrain.service.migrations import migrate
+from elastrain.service.ray_jobs import AlreadySubmitted, Launch, RayJob, RayNode, RayUnreachable
+from elastrain.service.reconciler import Reconciler
+from elastrain.service.settings import Settings
+from elastrain.service.store import Store
+from elastrain.trainers.storage import AlreadyExists, open_storage
+
+SPEC: dict[str, Any] = {
+    "name": "digits",
+    "task": "elastrain.trainers.tasks.digits:Digits",
+    "batch": {"size": 64, "microbatch": 16},
+    "steps": 100,
+    "workers": {"min": 1, "max": 2},
+}
+ADMIN = Actor("t-admin", "admin", "admin")
+START_S = 1_800_000_000.0
+NONCE = "nonce-of-the-first-driver"
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.at = START_S
+
+    def now(self) -> float:
+        self.at += 0.001  # two readings differ, as in life
+        return self.at
+
+    def pass_s(self, seconds: float) -> None:
+        self.at += seconds
+
+
+class FakeRay:
+    """Ray as far as the service sees it. `stubborn` drivers stay RUNNING however often they are stopped."""
+
+    def __init__(self, cpus: float = 2.0) -> None:
+        self.known: dict[str, RayJob] = {}
+        self.launches: list[Launch] = []
+        self.stops: list[str] = []
+        self.cluster = [RayNode("n1", True, {"CPU": cpus}, {})]
+        self.trouble: str | None = None
+        self.stubborn = False
+
+    def version(self) -> str:
+        self._reached()
+        return "2.60.0"
+
+    def jobs(self) -> list[RayJob]:
+        self._reached()
+        return list(self.known.values())
+
+    def job(self, submission_id: str) -> RayJob | None:
+        self._reached()
+        return self.known.get(submission_id)
+
+    def submit(self, launch: Launch) -> None:
+        self._reached()
+        if launch.submission_id in self.known:
+            raise AlreadySubmitted(launch.submission_id)
+        self.launches.append(launch)
+        self.set(launch.submission_id, "RUNNING")
+
+    def stop(self, submission_id: str) -> None:
+        self._reached()
+        self.stops.append(submission_id)
+        if submission_id in self.known and not self.stubborn:
+            self.set(submission_id, "STOPPED", "Job was intentionally stopped.")
+
+    def nodes(self) -> list[RayNode]:
+        self._reached()
+        return self.cluster
+
+    def set(self, submission_id: str, status: Any, message: str = "") -> None:
+        self.known[submission_id] = RayJob(submission_id, status, message)
+
+    def _reached(self) -> None:
+        if self.trouble is not None:
+            raise RayUnreachable(self.trouble)
+
+
+@cache
+def migrated() -> bytes:
+    """An empty database with all tables, made once: a hundred worlds need not migrate a hundred times."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "fresh.db"
+        migrate(f"sqlite:///{file}")
+        return file.read_bytes()
+
+
+class World:
+    """One installation in a folder. `restart` is a kill -9 of the service and the next start."""
+
+    def __init__(self, folder: Path, cpus: float = 2.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        env = {"ELASTRAIN_HOME": str(folder), "ELASTRAIN_DRIVER_URL": "http://127.0.0.1:8470"}
+        self.settings = Settings.from_env(env)
+        self.clock, self.ray = FakeClock(), FakeRay(cpus)
+        self.storage = open_storage(self.settings.storage_url)
+        (folder / "elastrain.db").write_bytes(migrated())
+        self.restart()
+
+    def restart(self) -> None:
+        self.store = Store(self.settings.database_url)
+        changes = Changes()
+        self.control = Control(
+            self.store,
+            self.storage,
+            self.settings,
+            ping_ray=self.ray.version,
+            clock=self.clock,
+            changes=changes,
+        )
+        self.reconciler = Reconciler(self.store, self.storage, self.ray, self.settings, self.clock, changes)
+
+    def round(self, after_s: float = 1.0) -> None:
+        self.clock.pass_s(after_s)
+        self.reconciler.round()
+
+    def submit(self, **changes: Any) -> str:
+        job, created = self.control.submit({**SPEC, **changes}, actor=ADMIN)
+        assert created
+        return str(job["id"])
+
+    def job(self, id: str) -> dict[str, Any]:
+        return self.control.job(id, actor=ADMIN)
+
+    def status(self, id: str) -> str:
+        return str(self.job(id)["status"])
+
+    def events(self, id: str, type: str = "") -> list[dict[str, Any]]:
+        items = self.control.events(id, actor=ADMIN, limit=1000)["items"]
+        return [item for item in items if item["type"].startswith(type)]
+
+    def cancel(self, id: str) -> dict[str, Any]:
+        return self.control.cancel(id, actor=ADMIN)
+
+    def running(self, **changes: Any) -> tuple[str, Driver]:
+        """A job whose driver has claimed its attempt and reports that it runs."""
+        id = self.submit(**changes)
+        self.round()
+        driver = self.driver(id)
+        driver.claim()
+        driver.post({"kind": "progress", "status": "running", "step": 0, "total_steps": 100})
+        return id, driver
+
+    def driver(self, id: str) -> Driver:
+        """The newest driver that Ray was asked to start for this job."""
+        launch = [launch for launch in self.ray.launches if launch.env["ELASTRAIN_JOB"] == id][-1]
+        return Driver(self, launch)
+
+
+class Driver:
+    """What a driver says to the service."""
+
+    def __init__(self, world: World, launch: Launch) -> None:
+        self.world = world
+        self.launch = launch
+        self.job = launch.env["ELASTRAIN_JOB"]
+        self.attempt = int(launch.env["ELASTRAIN_ATTEMPT_NUMBER"])
+        self.seq = 1
+        self.token = ""
+
+    def claim(self, nonce: str = NONCE) -> dict[str, Any]:
+        body = {"protocol": 1, "job": self.job, "attempt": self.attempt, "nonce": nonce}
+        answer = self.world.control.driver_claim({**body, "code": self.launch.env["ELASTRAIN_CLAIM"]})
+        self.token = answer["token"]
+        return answer
+
+    def post(self, *facts: dict[str, Any], first_seq: int | None = None) -> dict[str, Any]:
+        first = self.seq if first_seq is None else first_seq
+        body = {"attempt": self.attempt, "first_seq": first, "facts": list(facts)}
+        answer = self.world.control.driver_facts(self.token, body)
+        self.seq = max(self.seq, first + len(facts))
+        return answer
+
+    def desired(self, version: int = -1) -> dict[str, Any]:
+        return self.world.control.driver_desired(self.token, version)
+
+    def step(self, step: int, epoch_no: int = 0, **values: float) -> None:
+        self.post(
+            {"kind": "metric", "step": step, "values": values or {"loss": 1.0 / step}, "epoch_no": epoch_no}
+        )
+
+    def saves(self, step: int) -> None:
+        self.post({"kind": "checkpoint", "step": step, "state": "saved", "bytes": 10, "files": []})
+
+    def writes_outcome(self, outcome: str, **more: Any) -> dict[str, Any]:
+        """Durable, before it exits."""
+        body = {"outcome": outcome, "step": 100, "failed_by": None, "message": None, **more}
+        try:
+            self.world.storage.put(
+                f"jobs/{self.job}/attempts/{self.attempt}/outcome.json", json.dumps(body).encode()
+            )
+        except AlreadyExists:
+            pass
+        return body
+
+    def exits(self, status: Any = "SUCCEEDED", message: str = "") -> None:
+        self.world.ray.set(self.launch.submission_id, status, message)
+
+    def ends(self, outcome: str, **more: Any) -> None:
+        """The whole good end: outcome written, posted, process gone."""
+        body = self.writes_outcome(outcome, **more)
+        self.post({"kind": "outcome", **body})
+        self.exits()
