@@ -11,7 +11,7 @@ import pytest
 
 from e2e.house import ROOT, SHORT, House, Watched, active, eventually
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Submit = Callable[..., Watched]
 

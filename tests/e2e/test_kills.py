@@ -8,7 +8,7 @@ import pytest
 
 from e2e.house import House, Houses, Watched, active, digests, eventually, kill_pid
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Submit = Callable[..., Watched]
 

@@ -17,7 +17,7 @@ import pytest
 from e2e.house import DIGITS, House, Houses, Watched, digests, eventually
 from elastrain.client import Client
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Submit = Callable[..., Watched]
 
