@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,8 @@ from elastrain.trainers.storage import open_storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("connected"), pytest.mark.timeout(180)]
 
-JOB = "j0123"
+JOB = f"j-{secrets.token_hex(5)}"  # others' jobs may run on this machine
+TAG = {"ELASTRAIN_ATTEMPT": f"{JOB}/1"}
 
 
 class Coordinator:
@@ -98,14 +100,19 @@ def launched(tmp_path: Path, coordinator: Coordinator) -> Iterator[Launched]:
     assert workers() == {}
 
 
+def tagged(what: str) -> list[psutil.Process]:
+    """The job's processes on this machine with such a command."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if what in " ".join(process.cmdline()) and process.environ().items() >= TAG.items():
+                found.append(process)
+    return found
+
+
 def workers() -> dict[str, int]:
     """The worker processes of the job on this machine: {id: pid}."""
-    found = {}
-    for process in psutil.process_iter(["cmdline", "environ", "status"]):
-        command = process.info["cmdline"] or []
-        if "elastrain.trainers.ray_worker" in command and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found[command[4]] = process.pid
-    return found
+    return {process.cmdline()[4]: process.pid for process in tagged("elastrain.trainers.ray_worker")}
 
 
 def wait_for(look: Callable[[], Any], timeout_s: float = 60) -> Any:
@@ -172,11 +179,8 @@ def test_a_worker_does_not_outlive_the_ray_process_that_holds_its_resources(laun
 def test_an_agent_that_is_killed_leaves_nothing_and_the_next_group_gets_a_new_one(launched: Launched) -> None:
     launched.start("g1", "w1")
     wait_for(lambda: "w1" in launched.coordinator.connections)
-    agents = [
-        p for p in psutil.process_iter(["cmdline"]) if "ray::Agent" in " ".join(p.info["cmdline"] or [])
-    ]
-    assert len(agents) == 1
-    agents[0].kill()
+    (agent,) = tagged("ray::Agent")
+    agent.kill()
     assert "agent of its node was lost" in launched.wait_ended("g1", 60)["w1"]
     assert workers() == {}
     launched.start("g2", "w2")

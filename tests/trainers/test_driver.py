@@ -204,7 +204,7 @@ def outcome(storage: Storage) -> Any:
 
 
 async def run(driver: Driver) -> Outcome:
-    return await driver.run(lambda said: None, "10.0.0.1")  # type: ignore[arg-type, return-value]
+    return await driver.run(lambda spec, said: None, "10.0.0.1")  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.anyio

@@ -6,23 +6,18 @@ with it, since it owns them. It is made an actor by the launcher, which asks it 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 import ray
 from elastrain.trainers.launcher import GroupStart, WorkerStart
 from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
-from elastrain.trainers.processes import end_tagged, is_alive
+from elastrain.trainers.processes import end_tagged, make_scratch
 from elastrain.trainers.ray_worker import Files
 from elastrain.trainers.storage import open_storage
 
@@ -31,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOLDER = "elastrain-agent-"
 LOOK_EVERY_S = 0.1
 CLOSE_S = 8.0  # for the runs to end by themselves, once their processes are gone
 
@@ -53,12 +47,11 @@ class Agent:
         self._tag = f"{job}/{attempt}"
         self._name = f"{job}-{attempt}"
         self._node = ray.get_runtime_context().get_node_id()
-        remove_leftovers()
-        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER))  # mode 0700
+        self._folder = make_scratch("elastrain-agent-")
         self._files = Files(self._folder)
-        self._files.write("agent", {"pid": os.getpid(), "started": psutil.Process().create_time()})
         self._shipper = LogShipper(open_storage(storage_url, storage_options), job, attempt, self._said)
         self._runs: dict[str, Run] = {}
+        self._starting_at_once = max(1, len(os.sched_getaffinity(0)) // 2)
         self._stopped: dict[str, bool] = {}  # group -> kill; the order to stop may overtake the one to start
         self._updates: list[Update] = []
         self._changed = threading.Condition()
@@ -81,7 +74,7 @@ class Agent:
             stopped = self._stopped.get(run.group)
         if stopped is not None:
             run.stop(kill=stopped)
-        run.start()
+        self._start_next()
 
     def stop(self, group: str, kill: bool) -> None:
         """End a group's processes; without `kill` only those that have not begun."""
@@ -122,6 +115,7 @@ class Agent:
         """Notice the end of runs. Their processes are gone before anybody is told."""
         while True:
             time.sleep(LOOK_EVERY_S)
+            self._start_next()
             for run in [run for run in list(self._runs.values()) if run.over]:
                 try:
                     causes = run.end()
@@ -133,6 +127,15 @@ class Agent:
                     self._stopped.pop(run.group, None)
                 self._tell({"kind": "ended", "group": run.group, "causes": causes})
                 threading.Thread(target=self._ship_last, args=(run.workers,), daemon=True).start()
+
+    def _start_next(self) -> None:
+        """Start runs in turn: each begins with seconds of imports, and two on two cores are late together."""
+        with self._changed:
+            runs = list(self._runs.values())
+            waiting = [run for run in runs if not run.started]
+            starting = [run for run in runs if run.started and not run.begun]
+            for run in waiting[: max(0, self._starting_at_once - len(starting))]:
+                run.start()
 
     def _ship(self) -> None:
         while not self._closing.wait(SHIP_EVERY_S):
@@ -152,12 +155,3 @@ class Agent:
         with self._changed:
             self._updates.append(update)
             self._changed.notify_all()
-
-
-def remove_leftovers() -> None:
-    """Remove the folders of this user's agents that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
-        with contextlib.suppress(OSError, ValueError):  # somebody else's, or being made now
-            owner = Files(folder).read("agent")
-            if owner is not None and not is_alive(owner["pid"], owner["started"]):
-                shutil.rmtree(folder, ignore_errors=True)

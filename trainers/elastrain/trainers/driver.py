@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -29,14 +29,15 @@ from elastrain.trainers.facts import now
 from elastrain.trainers.launcher import Launcher
 from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
 from elastrain.trainers.messages import Json
+from elastrain.trainers.processes import make_scratch
 from elastrain.trainers.reporter import Reporter
-from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError, open_storage
 
 log = logging.getLogger(__name__)
 
 Said = Callable[[Json], None]  # takes a fact, from any thread
-LauncherMaker = Callable[[Said], Launcher]
+LauncherMaker = Callable[[JobSpec, Said], Launcher]
 
 LAST_FACTS_S = 600.0  # for a service that is away at the end; then only the outcome in storage tells of it
 STORAGE_PATIENCE_S = 300.0
@@ -57,7 +58,7 @@ class Driver:
         self._hurried = False  # somebody waits for this process to end
 
     async def run(self, make_launcher: LauncherMaker, host: str) -> Outcome:
-        """Run the attempt to its recorded end. make_launcher is given where log facts go, from any thread.
+        """Run the attempt to its recorded end. make_launcher is told where log facts go, from any thread.
 
         host: this node's address, where workers reach the coordinator.
         """
@@ -91,22 +92,18 @@ class Driver:
             log.warning("the service has not heard of the last %d facts", unsent)
         return outcome
 
-    async def _train(
-        self,
-        make_launcher: Callable[[Callable[[Json], None]], Launcher],
-        said: Callable[[Json], None],
-        host: str,
-    ) -> Outcome:
+    async def _train(self, make_launcher: LauncherMaker, said: Said, host: str) -> Outcome:
         fenced = await asyncio.to_thread(self._fence)
         if fenced is not None:
             return fenced
+        spec = parse_spec(self._claim.spec)
         workers = self._desired["workers"]
         attempt = Attempt(
-            spec=parse_spec(self._claim.spec),
+            spec=spec,
             job=self._ticket.job,
             attempt=self._ticket.attempt,
             storage=self._storage,
-            launcher=make_launcher(said),
+            launcher=make_launcher(spec, said),
             sink=self._tell,
             host=host,
             welcome={
@@ -205,44 +202,49 @@ class Driver:
 
 def main() -> int:
     """The driver process; -> its exit code, which Ray shows and nobody relies on."""
-    with tempfile.TemporaryDirectory(prefix="elastrain-driver-") as folder:
-        log_file = Path(folder) / "driver.log"
-        logging.basicConfig(
-            level=logging.INFO,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            handlers=[logging.FileHandler(log_file), logging.StreamHandler()],
+    folder = make_scratch("elastrain-driver-")
+    try:
+        return _work(folder / "driver.log")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _work(log_file: Path) -> int:
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.FileHandler(log_file), logging.StreamHandler()],
+    )
+    for chatty in ("httpx", "websockets"):  # a line per request, per connection
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        ticket = Ticket.from_env()
+        asking = ThreadPoolExecutor(1).submit(claim, ticket)  # meanwhile Ray lets us in, which takes longer
+        from elastrain.trainers import ray_launcher
+
+        host = ray_launcher.connect()
+        granted = asking.result()
+    except Refused as why:
+        log.warning("%s", why)
+        return 0
+    except Unanswered as why:
+        log.error("%s", why)
+        return 1
+
+    def make_launcher(spec: JobSpec, said: Said) -> Launcher:
+        return ray_launcher.RayLauncher(
+            ticket.job,
+            ticket.attempt,
+            resources={"CPU": spec.resources.cpu},
+            labels=spec.resources.labels,
+            storage_url=granted.storage_url,
+            storage_options=granted.storage_options,
+            said=said,
         )
-        for chatty in ("httpx", "websockets"):  # a line per request, per connection
-            logging.getLogger(chatty).setLevel(logging.WARNING)
-        try:
-            ticket = Ticket.from_env()
-            asking = ThreadPoolExecutor(1).submit(claim, ticket)  # it takes Ray longer to let us in
-            from elastrain.trainers import ray_launcher
 
-            host = ray_launcher.connect()
-            granted = asking.result()
-        except Refused as why:
-            log.warning("%s", why)
-            return 0
-        except Unanswered as why:
-            log.error("%s", why)
-            return 1
-        spec = parse_spec(granted.spec)
-
-        def launcher(said: Said) -> Launcher:
-            return ray_launcher.RayLauncher(
-                ticket.job,
-                ticket.attempt,
-                resources={"CPU": spec.resources.cpu},
-                labels=spec.resources.labels,
-                storage_url=granted.storage_url,
-                storage_options=granted.storage_options,
-                said=said,
-            )
-
-        storage = open_storage(granted.storage_url, granted.storage_options)
-        outcome = asyncio.run(Driver(ticket, granted, storage, log_file).run(launcher, host))
-        log.info("attempt %d: %s", ticket.attempt, outcome.outcome)
+    storage = open_storage(granted.storage_url, granted.storage_options)
+    outcome = asyncio.run(Driver(ticket, granted, storage, log_file).run(make_launcher, host))
+    log.info("attempt %d: %s", ticket.attempt, outcome.outcome)
     return 0
 
 

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import signal
-import time
+import tempfile
+from pathlib import Path
 
 import psutil
 
 TAG = "ELASTRAIN_ATTEMPT"  # in the environment of every process of an attempt: "{job}/{attempt}"
+OWNER = "owner.json"  # in a scratch folder: the process that it belongs to
 GONE_S = 5.0
+
+
+def make_scratch(prefix: str) -> Path:
+    """A new folder for temporary files, closed to others. What killed processes left of theirs is removed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # somebody else's, or being made now
+            owner = json.loads((folder / OWNER).read_text())
+            if not is_alive(owner["pid"], owner["started"]):
+                shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    owner = {"pid": os.getpid(), "started": psutil.Process().create_time()}
+    (folder / OWNER).write_text(json.dumps(owner))
+    return folder
 
 
 def is_alive(pid: int, started: float) -> bool:
@@ -68,13 +85,3 @@ def _kill_all(processes: list[psutil.Process]) -> None:
     running = [p for p in left if is_alive(p.pid, p.create_time())]
     if running:
         raise TimeoutError(f"processes {[p.pid for p in running]} are still there {GONE_S:g} s after SIGKILL")
-
-
-def wait_gone(pid: int, started: float, timeout_s: float) -> bool:
-    """Whether the process ended within the time."""
-    deadline = time.monotonic() + timeout_s
-    while is_alive(pid, started):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

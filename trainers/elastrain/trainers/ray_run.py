@@ -40,12 +40,22 @@ class Run:
             files.write(f"{worker.worker}.start", {**worker.to_dict(), "node": node})
 
     @property
+    def started(self) -> bool:
+        """Whether `start` was called."""
+        return self._thread.ident is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether every worker process was there, or never will be."""
+        return self.over or all(self._files.read(f"{worker}.pid") for worker in self.workers)
+
+    @property
     def over(self) -> bool:
         """Whether the Ray Train run has ended, or could not be started."""
-        return self._thread.ident is not None and not self._thread.is_alive()
+        return self.started and not self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Begin, unless it was stopped before; returns at once."""
         self._thread.start()
 
     def stop(self, *, kill: bool) -> None:
@@ -70,6 +80,8 @@ class Run:
         return {worker: self._cause(rank, worker) for rank, worker in enumerate(self.workers)}
 
     def _fit(self) -> None:
+        if self._files.read(f"{self.group}.stop") is not None:
+            return
         # The base of TorchTrainer: without a process group of torch's own, since ours cross the runs.
         trainer = DataParallelTrainer(
             supervise,
