@@ -12,7 +12,7 @@ from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
 from elastrain.service.control import Control
 from elastrain.service.migrations import migrate
-from elastrain.service.ray_jobs import AlreadySubmitted, Launch, RayJob, RayNode, RayUnreachable
+from elastrain.service.ray_jobs import AlreadySubmitted, Launch, RayJob, RayNode, RayRefused, RayUnreachable
 from elastrain.service.reconciler import Reconciler
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
@@ -52,6 +52,7 @@ class FakeRay:
         self.cluster = [RayNode("n1", True, {"CPU": cpus}, {})]
         self.trouble: str | None = None
         self.stubborn = False
+        self.full = False  # takes no driver, as a head whose agents are away
 
     def version(self) -> str:
         self._reached()
@@ -69,6 +70,8 @@ class FakeRay:
         self._reached()
         if launch.submission_id in self.known:
             raise AlreadySubmitted(launch.submission_id)
+        if self.full:
+            raise RayRefused("Ray did not take the driver (500): no available agent")
         self.launches.append(launch)
         self.set(launch.submission_id, "RUNNING")
 

@@ -223,6 +223,21 @@ def test_a_driver_that_ray_was_told_to_stop_behind_our_back_is_followed_by_anoth
     assert (world.status(id), world.job(id)["attempt"]) == ("starting", 2)
 
 
+def test_a_driver_that_ray_does_not_take_is_offered_again_and_nobody_else_is_told_that_ray_is_away(
+    world: World,
+) -> None:
+    world.ray.full = True
+    first, second = world.submit(), world.submit(workers={"min": 2, "max": 2})
+    world.round()
+    job = world.job(first)
+    assert job["status"] == "starting" and "no available agent" in job["message"]
+    assert world.job(second)["reason"] == "no_capacity"
+    world.ray.full = False
+    world.round()
+    world.driver(first).claim()
+    assert (len(world.ray.launches), world.job(first)["message"]) == (1, None)
+
+
 def test_a_larger_range_of_workers_reaches_the_driver(world: World) -> None:
     id, driver = world.running(workers={"min": 1, "max": 1})
     version = driver.desired()["version"]

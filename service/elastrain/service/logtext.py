@@ -48,7 +48,7 @@ def character_length(lead: int) -> int:
 
 
 def text_of(data: bytes) -> str:
-    """Each byte that belongs to no character is one U+FFFD, so that a cut between two of them does not show."""
+    """Each byte that belongs to no character is one U+FFFD: a cut between two of them does not show."""
     return data.decode("utf-8", _EACH)
 
 

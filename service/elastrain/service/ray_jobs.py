@@ -27,6 +27,10 @@ class RayUnreachable(RuntimeError):
     """No answer, or none that can be relied on; ask again later. The message names no address."""
 
 
+class RayRefused(RuntimeError):
+    """Ray answered, and did not do it. What else it says can be relied on."""
+
+
 class AlreadySubmitted(RuntimeError):
     """Ray says that it has a job of this id. Whether it really does shows when it is read back."""
 
@@ -62,7 +66,7 @@ class Ray(Protocol):
     def version(self) -> str: ...
     def jobs(self) -> list[RayJob]: ...
     def job(self, submission_id: str) -> RayJob | None: ...
-    def submit(self, launch: Launch) -> None: ...  # raises AlreadySubmitted
+    def submit(self, launch: Launch) -> None: ...  # raises AlreadySubmitted, RayRefused
     def stop(self, submission_id: str) -> None: ...  # no error if there is no such job
     def nodes(self) -> list[RayNode]: ...
 
@@ -106,12 +110,12 @@ class RayJobs:
         if reply.status_code >= 400:
             if "already exists" in reply.text:
                 raise AlreadySubmitted(launch.submission_id)
-            raise RayUnreachable(f"Ray refused the driver ({reply.status_code}): {_last_line(reply.text)}")
+            raise RayRefused(f"Ray did not take the driver ({reply.status_code}): {_last_line(reply.text)}")
 
     def stop(self, submission_id: str) -> None:
         reply = self._ask("POST", f"/api/jobs/{submission_id}/stop")
         if reply.status_code >= 400 and reply.status_code != 404:
-            raise RayUnreachable(f"Ray did not stop a driver ({reply.status_code}): {_last_line(reply.text)}")
+            raise RayRefused(f"Ray did not stop a driver ({reply.status_code}): {_last_line(reply.text)}")
 
     def nodes(self) -> list[RayNode]:
         found = self._get("/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]

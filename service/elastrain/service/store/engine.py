@@ -7,6 +7,7 @@ IMMEDIATE) and queues for the lock; readers go on beside it (WAL). PostgreSQL lo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ class Store:
         """url: sqlite:///path or postgresql+psycopg://... The tables must exist: see `migrations.migrate`."""
         self.url = url
         self._engine = open_engine(url)
+        self._mine = threading.local()
         self.is_sqlite = self._engine.dialect.name == "sqlite"
 
     @contextmanager
@@ -40,11 +42,19 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
-        """Commits at the end, or rolls back if the block raises."""
-        with self._engine.connect() as tx:
-            tx = tx.execution_options(elastrain_write=True)
-            with tx.begin():
-                yield tx
+        """Commits at the end, or rolls back if the block raises.
+
+        A thread has one at a time: a second one inside it would wait for the first one's lock.
+        """
+        assert not getattr(self._mine, "writes", False), "a writing transaction inside another one"
+        self._mine.writes = True
+        try:
+            with self._engine.connect() as tx:
+                tx = tx.execution_options(elastrain_write=True)
+                with tx.begin():
+                    yield tx
+        finally:
+            self._mine.writes = False
 
     def close(self) -> None:
         self._engine.dispose()

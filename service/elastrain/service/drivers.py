@@ -1,0 +1,159 @@
+"""What the reconciler does about a driver: each act is safe to repeat, and guarded by what is written down.
+
+Whoever acts looks again under the job's lock: another process, or the driver itself, may have been faster.
+Every method returns True if the job should be looked at once more in the same round.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from elastrain.service import ids, outcomes, settle
+from elastrain.service.auth import digest
+from elastrain.service.changes import Changes
+from elastrain.service.clock import Clock
+from elastrain.service.jobs import Status
+from elastrain.service.look import Looker
+from elastrain.service.pace import Pace
+from elastrain.service.ray_jobs import AlreadySubmitted, Launch, Ray, RayRefused
+from elastrain.service.settings import Settings
+from elastrain.service.store import Store, attempts, jobs
+from elastrain.service.store.rows import AttemptRow, JobRow
+from elastrain.trainers.storage import Storage
+
+log = logging.getLogger(__name__)
+
+# how often object storage is asked for outcomes while Ray cannot be
+OUTCOME_EVERY_S = 10.0
+
+
+class Drivers:
+    """Opens, submits, stops and closes attempts.
+
+    Every method may raise RayUnreachable, RayRefused, StorageError, LookupError.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        storage: Storage,
+        ray: Ray,
+        looker: Looker,
+        settings: Settings,
+        clock: Clock,
+        changes: Changes,
+    ) -> None:
+        self._store = store
+        self._storage = storage
+        self._ray = ray
+        self._looker = looker
+        self._settings = settings
+        self._clock = clock
+        self._changes = changes
+        self._outcomes = Pace(clock, OUTCOME_EVERY_S)
+
+    def open(self, row: JobRow) -> bool:
+        """Write the attempt down before Ray hears of it."""
+        now, code, installation = self._clock.now(), secrets.token_urlsafe(32), self._looker.installation
+        with self._store.write() as tx:
+            row = jobs.lock(tx, row.id)
+            known = attempts.of_job(tx, row.id)
+            if row.status is not Status.STARTING or any(attempt.state != "ended" for attempt in known):
+                return False
+            number = row.attempt + 1
+            attempts.open_new(
+                tx,
+                row.id,
+                number,
+                submission_id=ids.submission_id(installation, row.id, number),
+                code=code,
+                code_digest=digest(code),
+                token_secret=secrets.token_urlsafe(32),
+                at=now,
+            )
+            jobs.change(tx, row.id, attempt=number, attempts_made=row.attempts_made + 1)
+        return True
+
+    def submit(self, attempt: AttemptRow) -> bool:
+        """If this process dies behind the call, the next round finds the driver in Ray, or calls again."""
+        assert attempt.code is not None
+        env = {
+            "ELASTRAIN_DRIVER_URL": self._settings.driver_url,
+            "ELASTRAIN_JOB": attempt.job,
+            "ELASTRAIN_ATTEMPT_NUMBER": str(attempt.number),
+            "ELASTRAIN_CLAIM": attempt.code,
+        }
+        entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.driver"
+        try:
+            self._ray.submit(Launch(attempt.submission_id, entrypoint, env, self._settings.driver_cpu))
+        except AlreadySubmitted:
+            if self._ray.job(attempt.submission_id) is None:
+                raise RayRefused("Ray says that it has the driver, and does not show it") from None
+        return self.mark_submitted(attempt)
+
+    def mark_submitted(self, attempt: AttemptRow) -> bool:
+        now = self._clock.now()
+        with self._store.write() as tx:
+            jobs.lock(tx, attempt.job)
+            current = attempts.get(tx, attempt.job, attempt.number)
+            if current is not None and current.state == "submitting":
+                attempts.change(tx, attempt.job, attempt.number, state="submitted", submitted_at=now)
+                if attempt.number == 1:
+                    jobs.change(tx, attempt.job, message=None)  # why it took so long, if it did
+        return True
+
+    def stop(self, attempt: AttemptRow, why: str) -> bool:
+        log.info("job %s: asking Ray to stop attempt %d: %s", attempt.job, attempt.number, why)
+        with self._store.write() as tx:
+            attempts.change(tx, attempt.job, attempt.number, stop_asked_at=self._clock.now())
+        self._ray.stop(attempt.submission_id)
+        return False
+
+    def read_outcome(self, attempt: AttemptRow) -> bool:
+        """While Ray is away: a driver that finished has left its outcome, which needs no Ray to be true."""
+        if not self._outcomes.due(attempt.submission_id):
+            return False
+        end = outcomes.read(self._storage, attempt.job, attempt.number)
+        if end is not None:
+            with self._store.write() as tx:
+                row = jobs.lock(tx, attempt.job)
+                current = attempts.get(tx, attempt.job, attempt.number)
+                if current is not None and row.attempt == attempt.number:
+                    settle.settle(tx, row, current, end, self._clock.now())
+            self._changes.tell(attempt.job)
+        return False
+
+    def close(self, attempt: AttemptRow, why: str) -> bool:
+        """The driver is gone, whatever it was: its outcome counts, or it is lost. One transaction."""
+        end = None
+        if attempt.claimed_at is not None and attempt.outcome is None:
+            end = outcomes.read(self._storage, attempt.job, attempt.number)
+        if end is None:
+            end = settle.End(None, None, "infrastructure", _lost(attempt, why))
+        now = self._clock.now()
+        with self._store.write() as tx:
+            row = jobs.lock(tx, attempt.job)
+            current = attempts.get(tx, attempt.job, attempt.number)
+            if current is None or current.state == "ended" or current.claimed_at != attempt.claimed_at:
+                return False
+            if row.attempt == attempt.number:
+                settle.settle(tx, row, current, end, now)
+            attempts.change(tx, attempt.job, attempt.number, state="ended", ended_at=now, code=None)
+        self._changes.tell(attempt.job)
+        return True
+
+    def finish(self, row: JobRow) -> bool:
+        with self._store.write() as tx:
+            row = jobs.lock(tx, row.id)
+            still = any(attempt.state != "ended" for attempt in attempts.of_job(tx, row.id))
+            if not still and row.status in (Status.CANCELLING, Status.PAUSING):
+                settle.without_attempt(tx, row, self._clock.now())
+        self._changes.tell(row.id)
+        return False
+
+
+def _lost(attempt: AttemptRow, why: str) -> str:
+    if attempt.claimed_at is None:
+        return f"The driver of attempt {attempt.number} never called the service. {why}"
+    return f"The driver of attempt {attempt.number} ended without an outcome. {why}"

@@ -1,0 +1,72 @@
+"""Ray, as one round of the reconciler sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elastrain.service import ids
+from elastrain.service.clock import Clock
+from elastrain.service.decide import Seen
+from elastrain.service.ray_jobs import ENDED, Ray, RayJob, RayNode, RayUnreachable
+from elastrain.service.store import Store
+from elastrain.service.store.installation import installation_id
+from elastrain.service.store.rows import AttemptRow
+
+# nodes come and go slowly, and listing them costs Ray's head more than listing jobs
+NODES_EVERY_S = 5.0
+
+
+@dataclass
+class Look:
+    """at: just before Ray was asked. error: why it cannot be reached; then the rest says nothing."""
+
+    at: float
+    jobs: dict[tuple[str, int], RayJob] = field(default_factory=dict)  # (job, attempt): its driver
+    nodes: list[RayNode] = field(default_factory=list)
+    error: str | None = None
+
+    def of(self, attempt: AttemptRow | None) -> Seen:
+        """What is known of this attempt's driver."""
+        if self.error is not None:
+            return Seen("unknown", self.error)
+        found = None if attempt is None else self.jobs.get((attempt.job, attempt.number))
+        if found is None:
+            younger = attempt is not None and (attempt.submitted_at or 0.0) >= self.at
+            return Seen("unknown", "the attempt is younger than the answer") if younger else Seen("absent")
+        if found.status in ENDED:
+            said = found.message.strip()[-2000:] or "nothing more"
+            return Seen("ended", f"Ray says {found.status}: {said}")
+        return Seen("alive")
+
+
+class Looker:
+    """Asks Ray. Remembers only the nodes, and for a few seconds."""
+
+    def __init__(self, store: Store, ray: Ray, clock: Clock) -> None:
+        self._store = store
+        self._ray = ray
+        self._clock = clock
+        self._installation = ""
+        self._nodes: tuple[float, list[RayNode]] = (float("-inf"), [])
+
+    @property
+    def installation(self) -> str:
+        """This installation's id, part of the name of every driver of ours."""
+        if not self._installation:
+            with self._store.write() as tx:
+                self._installation = installation_id(tx, self._clock.now())
+        return self._installation
+
+    def look(self) -> Look:
+        look, installation = Look(self._clock.now()), self.installation
+        try:
+            for job in self._ray.jobs():
+                if (ours := ids.parse_submission(installation, job.submission_id)) is not None:
+                    look.jobs[ours] = job
+            if look.at - self._nodes[0] >= NODES_EVERY_S:
+                self._nodes = (look.at, self._ray.nodes())
+            look.nodes = self._nodes[1]
+        except RayUnreachable as error:
+            look.error = str(error)
+            self._nodes = (float("-inf"), [])
+        return look

@@ -1,0 +1,48 @@
+"""Not too often: about one thing, act once in a while and log once."""
+
+from __future__ import annotations
+
+import logging
+
+from elastrain.service.clock import Clock
+
+log = logging.getLogger(__name__)
+REMEMBERED = 10_000
+
+
+class Pace:
+    """Remembers when each thing was last due. In memory only: forgetting costs one act too many."""
+
+    def __init__(self, clock: Clock, every_s: float) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._last: dict[str, float] = {}
+
+    def due(self, what: str) -> bool:
+        """True at most once in `every_s` seconds."""
+        now = self._clock.now()
+        if now - self._last.get(what, float("-inf")) < self._every_s:
+            return False
+        if len(self._last) >= REMEMBERED:
+            self._last.clear()
+        self._last[what] = now
+        return True
+
+
+class Troubles:
+    """A trouble is logged when it begins, when it changes, and when it is over; not every second."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, str] = {}
+
+    def begin(self, about: str, text: str) -> bool:
+        """Log it, unless it is the one that is known; True if it is new."""
+        if self._open.get(about) == text:
+            return False
+        self._open[about] = text
+        log.warning("%s: %s", about, text)
+        return True
+
+    def over(self, about: str) -> None:
+        if self._open.pop(about, None) is not None:
+            log.info("%s: well again", about)
