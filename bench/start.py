@@ -36,11 +36,12 @@ def ours(client: Client, workers: int) -> float:
     """Seconds from the submit to the moment at which step 1 was committed, as the job's own metrics say."""
     began = time.time()
     job = client.submit(SPEC, overrides=[f"workers={{min: 1, max: {workers}}}"])
-    try:
-        points = until(lambda: job.metrics(["loss"]).get("loss"))
-        return datetime.fromisoformat(points[0][2]).timestamp() - began
-    finally:
-        job.cancel().wait(60)
+    until(lambda: job.metrics(["loss"]).get("loss") or job.refresh().status == "failed")
+    points = job.metrics(["loss"]).get("loss")
+    if not points:
+        raise SystemExit(f"the job failed: {job.data['message']}")
+    job.cancel().wait(60)
+    return datetime.fromisoformat(points[0][2]).timestamp() - began
 
 
 def bare(ray: httpx.Client, workers: int) -> float:

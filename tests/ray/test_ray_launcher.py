@@ -132,7 +132,8 @@ def test_a_killed_worker_ends_its_group_alone_and_the_signal_is_named(launched: 
     causes = launched.wait_ended("g2", 15)
     assert causes == {"w2": "signal 9 (SIGKILL)", "w3": "ended with its group"}
     assert workers() == {"w1": pids["w1"]}
-    assert launched.launcher.poll() == []
+    os.kill(pids["w1"], signal.SIGTERM)
+    assert launched.wait_ended("g1", 15) == {"w1": "signal 15 (SIGTERM)"}
 
 
 def test_a_worker_that_fails_says_its_exit_code_and_its_last_words_are_kept(launched: Launched) -> None:
