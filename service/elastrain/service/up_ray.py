@@ -169,6 +169,8 @@ class RayHead:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Despite its name: off means "this machine only" on any system, and binds to the loopback.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            # Every process of a job has an environment of its own: idle ones started ahead would serve nobody.
+            "RAY_prestart_worker_first_driver": "false",
             # A dead actor's children die with it, also those in a session of their own.
             "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
         }
