@@ -1,4 +1,4 @@
-"""What the survivors of a generation hold, and where the next one goes on: two pure functions of reports.
+"""What the survivors of a generation hold, and where the next one goes on: pure functions of their reports.
 
 Invariant they rest on: a commit record exists only if every member held its reduced chunks in memory, so
 members are never more than one step apart, and one survivor of each chunk can carry the record out.
@@ -6,6 +6,7 @@ members are never more than one step apart, and one survivor of each chunk can c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from elastrain.trainers.messages import Json, Open, Report
@@ -13,39 +14,40 @@ from elastrain.trainers.messages import Json, Open, Report
 Stored = tuple[int, Json] | None  # (step, the record that led to it)
 
 
-def covered(reports: Iterable[Report], blocks: int, step: int, record: Stored) -> bool:
-    """Is the state of every block held by somebody, at `step` or one behind with the record at hand?
+def useful(report: Report, step: int, record: Stored) -> bool:
+    """Can what was reported go on at `step`: is it there, or one behind with the record at hand?"""
+    if report.cursor is None:
+        return False
+    return report.step == step or (report.step == step - 1 and record is not None and record[0] == step)
 
-    step: accepted steps. If not, nothing in memory can continue the job: restore.
+
+def holders(reports: Iterable[Report], step: int, record: Stored) -> Counter[int]:
+    """How many hold the state of each block, at `step` or able to get there. Blocks without are left out.
+
+    step: accepted steps.
     """
-    held: set[int] = set()
+    found: Counter[int] = Counter()
     for report in reports:
-        behind = report.step < step
-        if report.cursor is None or report.step < step - 1 or (behind and not _leads_to(record, step)):
-            continue
-        for start, stop in report.held:
-            held.update(range(start, stop))
-    return blocks > 0 and len(held) == blocks
+        if useful(report, step, record):
+            found.update({block for start, stop in report.held for block in range(start, stop)})
+    return found
 
 
 def resume_point(reports: Mapping[str, Report], step: int, record: Stored) -> Open:
-    """An opening at the newest step that is proven, by a report or by the stored record. Its generation and
-    members are for the caller to fill in. Reports must cover every block."""
-    useful = {w: r for w, r in reports.items() if r.cursor is not None and r.step >= step - 1}
-    to = max(step, *(r.step for r in useful.values()))
-    newest = [r for r in useful.values() if r.step == to]
-    behind = [r for r in useful.values() if r.step == to - 1]
+    """An opening at `step`. Its generation and members are for the caller to fill in.
+
+    The reports must cover every block, and prove no step after `step`.
+    """
+    good = {w: r for w, r in reports.items() if useful(r, step, record)}
+    newest = {w: r for w, r in good.items() if r.step == step}
+    behind = [r for r in good.values() if r.step < step]
     return Open(
         generation=0,
         members=(),
-        step=to,
-        cursor=(newest or behind)[0].cursor,
-        record=record[1] if record is not None and behind and _leads_to(record, to) else None,
-        held={w: r.held for w, r in useful.items()},
-        whole=tuple(w for w, r in useful.items() if r.whole and r.step == to),
-        done={w: r.done if r.step == to else () for w, r in useful.items()},
+        step=step,
+        cursor=[*newest.values(), *behind][0].cursor,
+        record=record[1] if record is not None and behind else None,
+        held={w: r.held for w, r in good.items()},
+        whole=tuple(w for w, r in newest.items() if r.whole),
+        done={w: r.done for w, r in newest.items()},
     )
-
-
-def _leads_to(record: Stored, step: int) -> bool:
-    return record is not None and record[0] == step

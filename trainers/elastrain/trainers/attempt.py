@@ -104,7 +104,7 @@ class Attempt:
         self._address = await self.coordinator.open(self.host)
         found = await asyncio.to_thread(self.checkpoints.newest)
         if found is not None:
-            self.machine.saved_step = self.machine.step = found[1]["step"]
+            self._feed(m.Restored(found[1]["step"]))
         self.tally.progress("starting", self.machine)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -192,6 +192,7 @@ class Attempt:
                 self.launcher.stop(group, kill=kill)
             case m.Fence(worker, _):
                 self.coordinator.fence(worker)
+                self._lost(worker)
             case m.Halt(generation, workers, why):
                 self.coordinator.tell(workers, {"kind": "halt", "generation": generation, "why": why})
             case m.Command(number, kind):
@@ -201,8 +202,8 @@ class Attempt:
                 self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
             case m.Open():
                 self._open(action)
-            case m.Accept(_, record):
-                self.tally.accepted(record, self.machine)
+            case m.Accept(_, record, cursor):
+                self.tally.accepted(record, cursor, self.machine)
             case m.Say(type_, message, data):
                 self._say(type_, message, data)
             case m.End(outcome, step, by, message):
@@ -223,8 +224,8 @@ class Attempt:
             self.tally.progress("running", self.machine)
         if type_ == "worker.lost" and data["worker"] in self.machine.members:
             rank = self.machine.members.index(data["worker"])
-            message = f"{message} (rank {rank}, after step {self.machine.step})"
-            data = {**data, "rank": rank, "step": self.machine.step}
+            message = f"{message} (rank {rank}, after step {self.machine.progress.step})"
+            data = {**data, "rank": rank, "step": self.machine.progress.step}
         if type_ == "rollback":
             self.tally.rolled_back()
         self.sink(event(type_, message, data))
@@ -239,7 +240,7 @@ class Attempt:
             cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
             step = cursor.step
             self.tally.restored(cursor)
-            self.machine.saved_step = step or None
+            self._feed(m.Restored(step))
             if manifest is not None:
                 text = f"checkpoint {step} of attempt {manifest['attempt']} is loaded"
                 self.sink(event("checkpoint.restored", text, {"step": step}))
@@ -266,13 +267,16 @@ class Attempt:
                 "whole": action.whole,
                 "done": action.done,
                 "restore": restore,
-                "saved_step": self.machine.saved_step or 0,
+                "saved_step": self.machine.progress.saved_step or 0,
             },
         )
 
     # ---- what is not the machine's business -------------------------------------------------
 
     def _heard(self, worker: str, said: Json) -> None:
+        known = self.machine.roster.workers.get(worker)
+        if known is None or known.state is State.LOST:
+            return  # what a removed worker still says changes nothing
         match said["kind"]:
             case "warm":
                 self._warm(worker, said)
@@ -324,7 +328,7 @@ class Attempt:
         """Unless a checkpoint of that step or a later one came through by then."""
 
         def ask() -> None:
-            if self.machine.phase is not Phase.ENDED and (self.machine.saved_step or 0) < step:
+            if self.machine.phase is not Phase.ENDED and (self.machine.progress.saved_step or 0) < step:
                 self._feed(m.CheckpointWanted(f"checkpoint {step} failed"))
 
         asyncio.get_running_loop().call_later(RETRY_S, ask)

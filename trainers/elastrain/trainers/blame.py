@@ -2,7 +2,8 @@
 
 An exception is the user's when the same place (phase, step, microbatch) raised it on two workers, or twice
 on the only one; before a worker is warm: on two starts, or at once where there is no doubt. A process that
-vanishes without an exception proves nothing, unless three in a row vanish at the same step.
+vanishes without an exception proves nothing, unless processes vanish at the same step in three generations
+in a row. How many vanish at once does not count: a node that is lost takes all of its workers with it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass, field
 
 from elastrain.trainers.messages import Fault
 
-VANISHED_LIMIT = 3
+VANISHED_LIMIT = 3  # generations
 
 
 @dataclass
 class Blame:
     seen: dict[tuple[str, int | None, int | None], list[str]] = field(default_factory=dict)
     vanished_step: int | None = None
-    vanished: list[tuple[str, int]] = field(default_factory=list)  # (worker, microbatch)
+    vanished: dict[int, tuple[str, int]] = field(default_factory=dict)  # generation -> (worker, microbatch)
 
     def raised(self, worker: str, fault: Fault, alone: bool) -> bool:
         """Note an exception. True: it is the user's (or a verdict that every worker shares)."""
@@ -30,19 +31,20 @@ class Blame:
             return len(workers) >= 2
         return len(set(workers)) >= 2 or (alone and len(workers) >= 2)
 
-    def vanish(self, worker: str, began: tuple[int, int] | None) -> str | None:
-        """Note a process that was gone without a word. A text: it happened too often at one place."""
-        if began is None:
-            return None
+    def vanish(self, worker: str, began: tuple[int, int], generation: int) -> str | None:
+        """Note a process that was gone without a word. A text: it happened too often at one place.
+
+        began: (step, microbatch) that it had announced.
+        """
         step, microbatch = began
         if step != self.vanished_step:
-            self.vanished_step, self.vanished = step, []
-        self.vanished.append((worker, microbatch))
+            self.vanished_step, self.vanished = step, {}
+        self.vanished.setdefault(generation, (worker, microbatch))
         if len(self.vanished) < VANISHED_LIMIT:
             return None
-        places = ", ".join(f"{w} in microbatch {j}" for w, j in self.vanished)
+        places = ", ".join(f"{w} in microbatch {j}" for w, j in self.vanished.values())
         return (
-            f"worker processes vanished {len(self.vanished)} times in a row at step {step} ({places}), without a "
-            "Python exception. A batch that needs too much memory, or a crash in native code, looks like "
-            "this. Look at the last lines of their logs."
+            f"worker processes vanished {len(self.vanished)} times in a row at step {step} ({places}), "
+            "without a Python exception. A batch that needs too much memory, or a crash in native code, "
+            "looks like this. Look at the last lines of their logs."
         )

@@ -150,7 +150,7 @@ class Trainer:
         verdict = replica.apply(record)
         generation.done = [[] for _ in has]
         generation.log = record["log"]
-        if generation.group.rank == 0:
+        if generation.group.rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
             self.session.committed(generation.number, replica.step, record)
         generation.exchange.gather()
         self._judge(generation, record, verdict)

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 Json = dict[str, Any]
 Range = tuple[int, int]  # [start, stop) in blocks
+Ending = Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
+Blamed = Literal["user", "infrastructure", "service"]
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,13 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True)
+class Restored:
+    """The checkpoint that an opening with `restore` loads is of this step; 0: it begins from the seed."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Tick:
     now: float  # s, monotonic
 
@@ -175,6 +184,7 @@ Event = (
     | Finish
     | CheckpointWanted
     | CheckpointSaved
+    | Restored
     | Tick
 )
 
@@ -239,6 +249,7 @@ class Command:
 class Accept:
     step: int
     record: Json
+    cursor: Json | None = None  # at `step`; given if steps before it are accepted without their records
 
 
 @dataclass(frozen=True)
@@ -262,9 +273,9 @@ class Say:
 class End:
     """The attempt is over. `failed_by` only with outcome failed."""
 
-    outcome: Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
+    outcome: Ending
     step: int
-    failed_by: Literal["user", "infrastructure", "service"] | None = None
+    failed_by: Blamed | None = None
     message: str | None = None
 
 

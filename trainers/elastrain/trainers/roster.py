@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,13 +12,13 @@ from elastrain.trainers.messages import Report
 class State(StrEnum):
     STARTING = "starting"
     READY = "ready"  # warm: torch imported, model built, data open
-    ACTIVE = "active"
-    LEAVING = "leaving"
+    ACTIVE = "active"  # a member of this generation
+    LEAVING = "leaving"  # let go; ends by itself
     LOST = "lost"
     ENDED = "ended"
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
     id: str
     group: str
@@ -27,16 +27,15 @@ class Worker:
     pid: int = 0
     connected: bool = False
     last_beat: float = 0.0  # machine time, s
-    waits: bool = False  # says that it waits for its peers
-    idle_at: int | None = None
+    idle: bool = False  # did everything that was due and waits to be ended
     began: tuple[int, int] | None = None  # (step, microbatch) it announced last
     report: Report | None = None
     joined_step: int | None = None
-    sealed: bool = False
 
     @property
-    def present(self) -> bool:
-        return self.connected and self.state in (State.READY, State.ACTIVE, State.LEAVING)
+    def counts(self) -> bool:
+        """Is heard: what a removed worker still says changes nothing."""
+        return self.connected and self.state not in (State.LOST, State.ENDED)
 
 
 @dataclass
@@ -44,20 +43,22 @@ class Group:
     id: str
     workers: tuple[str, ...]
     slot: int  # a replacement takes over the slot of the group that it replaces
-    stopping: bool = False  # told to end, or known to be dying
     leaving: bool = False  # to be left out at the next boundary
+    stopping: bool = False  # told to end, or known to be dying
+    killed: bool = False  # its processes are ended for certain
     ended: bool = False
     committed: bool = False  # a step was committed while it was a member
-    age_s: float = 0.0
+    causes: Mapping[str, str] = field(default_factory=dict)  # worker -> how its process ended
+    age_s: float = 0.0  # since it was started; once it is let go, since then
 
 
-BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)  # before the n-th start of a slot without a committed step
+BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)  # after so many starts of a slot in a row without a committed step
 CRASH_LOOP = len(BACKOFF_S)
 
 
 @dataclass
 class Slot:
-    """The place of one group. Crash loop: five starts in it without a committed step."""
+    """The place of one group. Crash loop: five starts in a row in it without a committed step."""
 
     failures: int = 0
     not_before: float = 0.0  # machine time, s
@@ -80,6 +81,19 @@ class Roster:
 
     def running(self) -> list[Group]:
         return [g for g in self.groups.values() if not g.ended]
+
+    def leaving(self) -> list[Group]:
+        """Groups to be left out at the next boundary."""
+        return [g for g in self.groups.values() if g.leaving and not (g.ended or g.stopping)]
+
+    def ready(self) -> list[Worker]:
+        """Joiners: warm, and every worker of their group with them."""
+        return [
+            worker
+            for group in self.serving()
+            if all(w.state is State.READY and w.connected for w in self.peers(group.id))
+            for worker in self.peers(group.id)
+        ]
 
     def add_group(self, slot: int) -> Group:
         number = len(self.groups)
@@ -106,12 +120,18 @@ class Roster:
         """Groups beyond the target, the highest slots first."""
         return [g for g in sorted(self.serving(), key=lambda g: -g.slot) if g.slot >= wanted]
 
+    def wanted_again(self, wanted: int) -> list[Group]:
+        """Groups that were to leave, and need not, since the target went up again."""
+        occupied = {g.slot for g in self.running() if not g.leaving}
+        return [g for g in self.leaving() if g.slot < wanted and g.slot not in occupied]
+
     def charge(self, group: Group, cause: str, now: float) -> bool:
         """Note that a group failed. True if its slot is in a crash loop."""
         slot = self.slots.setdefault(group.slot, Slot())
-        if group.committed:
+        if group.committed:  # it did work: whatever failed before it is forgotten
             slot.failures, slot.causes = 0, []
-        slot.failures += 1
-        slot.causes.append(cause)
-        slot.not_before = now + BACKOFF_S[min(slot.failures - 1, CRASH_LOOP - 1)]
+        else:
+            slot.failures += 1
+            slot.causes.append(cause)
+        slot.not_before = now + BACKOFF_S[min(slot.failures, CRASH_LOOP - 1)]
         return slot.failures >= CRASH_LOOP

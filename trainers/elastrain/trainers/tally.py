@@ -56,8 +56,11 @@ class Tally:
     def rolled_back(self) -> None:
         self.epoch_no += 1
 
-    def accepted(self, record: Json, machine: Machine) -> None:
-        """One more step counts."""
+    def accepted(self, record: Json, cursor: Json | None, machine: Machine) -> None:
+        """One more step counts. cursor: given if the records of some steps before it were lost on the way."""
+        if cursor is not None:
+            self.cursor = Cursor.from_json(cursor)
+            return
         if record["step"] != self.cursor.step or self.plan is None:
             return
         scale = 2.0 ** -(self.spec.batch.size - 1).bit_length()
@@ -155,7 +158,7 @@ class Tally:
     def _note_replacement(self, worker_id: str, machine: Machine) -> None:
         """A worker that starts in a slot where one was lost replaces it."""
         worker = machine.roster.workers[worker_id]
-        if worker_id in self._shown or not machine.sealed_once:
+        if worker_id in self._shown or not machine.progress.begun:
             return
         slot = machine.roster.groups[worker.group].slot
         before = [

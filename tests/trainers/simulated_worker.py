@@ -1,0 +1,446 @@
+"""A worker of the simulation: the protocol of loop.py and handover.py, with versions in place of tensors.
+
+A block's version is the step that it is at, so a chunk that was handed over wrongly, or an update that was
+made twice or never, shows as a wrong number. What decides is the real code: who keeps what (`Ownership`),
+what travels (`handover.plan`), who computes what (`deal`). Where the real worker may be interrupted, the
+generator yields; everything between two yields happens at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elastrain.trainers import messages as m
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.cursor import deal
+from elastrain.trainers.handover import Opening, Transfer
+from elastrain.trainers.messages import Fault, Json, Range, Report
+
+if TYPE_CHECKING:
+    from trainers.simulated_world import World
+
+Wait = Iterator[None]
+
+
+class Halted(Exception): ...
+
+
+class Broken(Exception): ...
+
+
+class Dismissed(Exception): ...
+
+
+class Boundary(Exception): ...
+
+
+class Raised(Exception):
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+@dataclass
+class Meeting:
+    """The process group of one generation. An operation is over for a rank when those it needs have come."""
+
+    opening: Opening
+    ownership: Ownership
+    transfers: list[Transfer]
+    tables: dict[tuple[str, int], dict[int, Any]] = field(default_factory=dict)  # operation -> rank -> data
+    records: dict[int, Json] = field(default_factory=dict)
+    hurt: bool = False  # the process of a member is gone
+    feels: dict[int, bool] = field(default_factory=dict)  # ranks that see an error of it; others just wait
+    present: set[str] = field(default_factory=set)  # members that have not left it
+
+    @property
+    def world(self) -> int:
+        return self.ownership.world
+
+
+@dataclass
+class Copy:
+    """What a worker holds of the training (replica.py)."""
+
+    blocks: int
+    cursor: Json | None = None  # {"step", "position", "evaluated"}; None: nothing is held
+    record: Json | None = None
+    params: dict[int, int] = field(default_factory=dict)  # block -> version
+    state: dict[int, int] = field(default_factory=dict)  # block -> version of its optimizer state
+    whole: bool = False
+    partial: set[int] | None = None  # microbatches of this step that are done
+    reduced: dict[int, int] = field(default_factory=dict)  # block -> step whose sum is here
+
+    @property
+    def step(self) -> int:
+        return int(self.cursor["step"]) if self.cursor is not None else -1
+
+    def forget(self) -> None:
+        self.cursor, self.record, self.whole, self.partial = None, None, False, None
+        self.state, self.reduced = {}, {}
+
+    def report(self, generation: int, why: Any, fault: Fault | None = None) -> Report:
+        if self.cursor is None:
+            return Report(generation, why, -1, fault=fault)
+        held = tuple(ranges(self.state))
+        done = tuple(sorted(self.partial or ()))
+        return Report(
+            generation, why, self.step, dict(self.cursor), self.record, held, self.whole, done, fault
+        )
+
+    def apply(self, record: Json) -> None:
+        at = self.step
+        assert record["step"] == at, f"a record of step {record['step']} is applied at step {at}"
+        for block in self.state:
+            assert self.reduced.get(block) == at, f"block {block} is updated at step {at} without its sum"
+            assert self.state[block] == self.params[block] == at, f"block {block} is not at step {at}"
+            self.state[block] = self.params[block] = at + 1
+        self.cursor = {"step": at + 1, "position": 0, "evaluated": (self.cursor or {})["evaluated"]}
+        self.record, self.whole, self.partial, self.reduced = record, False, None, {}
+
+    def catch_up(self, opening: Opening) -> None:
+        assert opening.cursor is not None
+        cursor = dict(opening.cursor)
+        if self.step == opening.step - 1 and opening.record is not None:
+            self.apply(opening.record)
+        elif self.step != opening.step:
+            self.forget()
+        if cursor["step"] == opening.step - 1 and opening.record is not None:
+            cursor.update(step=opening.step, position=0)
+        assert cursor["step"] == opening.step, f"a cursor of {cursor['step']} opens step {opening.step}"
+        self.cursor, self.record = cursor, opening.record or self.record
+
+    def load(self, step: int, held: Iterable[int]) -> None:
+        self.cursor, self.record, self.whole = {"step": step, "position": 0, "evaluated": step}, None, True
+        self.params = dict.fromkeys(range(self.blocks), step)
+        self.state = dict.fromkeys(held, step)
+
+
+def ranges(blocks: Iterable[int]) -> list[Range]:
+    found: list[Range] = []
+    for block in sorted(blocks):
+        if found and found[-1][1] == block:
+            found[-1] = (found[-1][0], block + 1)
+        else:
+            found.append((block, block + 1))
+    return found
+
+
+def blocks_in(chunks: Iterable[Range]) -> set[int]:
+    return {block for start, stop in chunks for block in range(start, stop)}
+
+
+@dataclass
+class Generation:
+    opening: Opening
+    meeting: Meeting
+    rank: int
+    done: list[list[int]]
+    log: int = 0
+    handled: int = 0
+    snapshots: set[int] = field(default_factory=set)
+
+
+class SimulatedWorker:
+    def __init__(self, world: World, worker: str, group: str, node: str) -> None:
+        self.world, self.id, self.group, self.node = world, worker, group, node
+        self.copy = Copy(world.setup.blocks)
+        self.outbox: deque[Any] = deque()  # on the way to the coordinator
+        self.inbox: deque[Any] = deque()  # on the way to here
+        self.uploads: deque[tuple[int, int, int, int]] = deque()  # (step, generation, rank, world)
+        self.alive, self.frozen, self.cut = True, False, False
+        self.connected, self.fenced = False, False  # as the coordinator sees it
+        self.lag = 0.0  # chance that its next word stays on the way for another turn
+        self.gone = False  # told to end, or the connection is closed
+        self.halted = -1
+        self.opening: Opening | None = None
+        self.log: list[tuple[int, str]] = []
+        self.meeting: Meeting | None = None
+        self.waits_for: Callable[[], bool] | None = None
+        self.blocked = False  # waits without looking around
+        self.life = self.run()
+
+    # ---- what the scheduler asks ------------------------------------------------------------
+
+    def runnable(self) -> bool:
+        if not self.alive or self.frozen:
+            return False
+        if self.waits_for is None or self.waits_for():
+            return True
+        if self.blocked:
+            return False
+        return self.gone or (self.meeting is not None and (self._is_halted() or self._feels(self.meeting)))
+
+    def turn(self) -> None:
+        try:
+            next(self.life)
+        except (StopIteration, Dismissed):
+            self.world.process_ended(self, "exit code 0")
+
+    def hear(self, message: Any) -> None:
+        match message:
+            case Opening():
+                self.opening, self.log = message, []
+            case m.Halt():
+                self.halted = max(self.halted, message.generation)
+            case m.Command():
+                self.log.append((message.number, message.kind))
+            case _:
+                self.gone = True
+
+    # ---- its life (loop.py) -----------------------------------------------------------------
+
+    def run(self) -> Wait:
+        self.send(m.Registered(self.id, self.node, 1, {}))
+        yield
+        if self.world.fails_to_start(self):
+            self.send(m.StartFailed(self.id, Fault("start", "OSError: flaky", "")))
+            yield from self.wait(None, lambda: False)
+        self.send(m.Warm(self.id, self.world.setup.blocks))
+        while True:
+            yield from self.wait(None, lambda: self.opening is not None)
+            opening, self.opening = self.opening, None
+            assert opening is not None
+            report = yield from self.live(opening)
+            self.send(m.Reported(self.id, report))
+
+    def live(self, opening: Opening) -> Iterator[Any]:
+        number = opening.generation
+        try:
+            generation = yield from self.form(opening)
+            while True:
+                yield from self.boundary(generation)
+                yield from self.step(generation)
+        except Boundary:
+            return self.copy.report(number, "boundary")
+        except Halted:
+            return self.copy.report(number, "halted")
+        except Broken:
+            return self.copy.report(number, "broken")
+        except Raised as error:
+            return self.copy.report(number, "fault", error.fault)
+        finally:
+            if self.meeting is not None:
+                self.meeting.present.discard(self.id)
+            self.meeting = None
+
+    def form(self, opening: Opening) -> Iterator[Any]:
+        rank = opening.rank_of(self.id)
+        if opening.restore is not None:
+            self.copy.forget()
+        else:
+            self.copy.catch_up(opening)
+        meeting = self.meeting = self.world.meeting(opening)
+        held = blocks_in(meeting.ownership.held(rank))
+        yield from self.meet(meeting, "group", 0, None)
+        if opening.restore is not None:
+            yield
+            if self.world.is_damaged(opening.step):
+                self.send(("bad_checkpoint", opening.step))
+                raise Broken
+            self.copy.load(opening.step, held)
+            yield from self.meet(meeting, "barrier", 0, None)
+        else:
+            yield from self.hand_over(meeting, rank, held)
+        self.world.ledger.formed(self, opening, held)
+        self.send(m.Sealed(self.id, opening.generation, self.copy.step))
+        done = [list(opening.done.get(w, [])) for w in opening.workers]
+        return Generation(opening, meeting, rank, done)
+
+    def hand_over(self, meeting: Meeting, rank: int, held: set[int]) -> Wait:
+        copy, opening = self.copy, meeting.opening
+        outgoing = blocks_in(t.blocks for t in meeting.transfers if t.source == rank)
+        incoming = [t for t in meeting.transfers if t.target == rank]
+        data = {b: (copy.params[b], copy.state[b]) for b in outgoing}
+        arrived = yield from self.meet(meeting, "chunks", 0, data, {t.source for t in incoming})
+        for transfer in incoming:
+            for block in range(*transfer.blocks):
+                copy.params[block], copy.state[block] = arrived[transfer.source][block]
+        if len(opening.whole) < meeting.world:
+            copy.whole = copy.whole and self.id in opening.whole
+            yield from self.gather(meeting, rank, 0)
+        yield from self.meet(meeting, "barrier", 0, None)
+        copy.state = {b: copy.state[b] for b in held}
+
+    def step(self, g: Generation) -> Wait:
+        copy, meeting = self.copy, g.meeting
+        at, own = copy.step, meeting.ownership
+        if copy.partial is None:
+            copy.partial = set()
+        todo = deal(meeting.world, self.world.setup.microbatches, g.done)
+        for microbatch in todo[g.rank]:
+            self.check(meeting)
+            self.send(m.Began(self.id, at, microbatch))
+            yield
+            self.world.compute(self, at, microbatch)
+            copy.partial.add(microbatch)
+        has = [[*done, *new] for done, new in zip(g.done, todo, strict=True)]
+        self.world.ledger.dealt(has)
+        yield from self.reduce(meeting, g.rank, at, [r for r, h in enumerate(has) if h])
+        entry = {"log": self.log[-1][0] if self.log else 0, "microbatches": sorted(copy.partial)}
+        entries = yield from self.meet(meeting, "commit", at, entry)
+        record = self.world.ledger.record(meeting, at, entries)
+        copy.apply(record)
+        self.world.ledger.applied(self, meeting)
+        g.done, g.log = [[] for _ in has], record["log"]
+        yield
+        if g.rank in (0, own.buddy[0]):
+            self.send(m.Committed(self.id, g.opening.generation, copy.step, record))
+        yield from self.gather(meeting, g.rank, copy.step)
+
+    def reduce(self, meeting: Meeting, rank: int, at: int, holders: list[int]) -> Wait:
+        own = meeting.ownership
+        mine = blocks_in(own.reduces(bucket, rank) for bucket in own.space.buckets())
+        yield from self.meet(meeting, "reduce", at, None, holders if mine else ())
+        summed = dict.fromkeys(mine, at)
+        if meeting.world > 2:
+            kept = own.kept_for(rank)
+            arrived = yield from self.meet(meeting, "forward", at, summed, kept)
+            for owner in kept:
+                summed |= {b: arrived[owner][b] for b in blocks_in(own.owned(owner))}
+        self.copy.reduced = {b: summed[b] for b in blocks_in(own.held(rank))}
+
+    def gather(self, meeting: Meeting, rank: int, at: int) -> Wait:
+        own, params = meeting.ownership, self.copy.params
+        if meeting.world > 2:
+            mine = {b: params[b] for b in blocks_in(own.owned(rank))}
+            others = set(range(meeting.world)) - {rank, *own.kept_for(rank)}
+            arrived = yield from self.meet(meeting, "gather", at, mine, others)
+            for owner in others:
+                params.update(arrived[owner])
+        self.copy.whole = True
+
+    # ---- at a boundary ----------------------------------------------------------------------
+
+    def boundary(self, g: Generation) -> Wait:
+        kinds = yield from self.commands(g)
+        if "regroup" in kinds:
+            raise Boundary
+        at, setup = self.copy.step, self.world.setup
+        last = at >= self.world.total
+        if at and setup.evaluate_every and at % setup.evaluate_every == 0:
+            yield from self.evaluate(g)
+            kinds |= yield from self.commands(g)
+        if (at and (last or at % setup.save_every == 0)) or kinds & {"checkpoint", "finish"}:
+            yield from self.snapshot(g, again="checkpoint" in kinds)
+        if last or "finish" in kinds:
+            yield from self.idle(g)
+
+    def evaluate(self, g: Generation) -> Wait:
+        while self.copy.cursor is not None and self.copy.cursor["evaluated"] != self.copy.step:
+            at, position = self.copy.step, self.copy.cursor["position"]
+            entry = self.log[-1][0] if self.log else 0
+            entries = yield from self.meet(g.meeting, f"evaluate-{position}", at, entry)
+            done = position + 1 == 2
+            self.copy.cursor = {**self.copy.cursor, "position": 0 if done else position + 1}
+            if done:
+                self.copy.cursor["evaluated"] = at
+            g.log = max(g.log, *entries.values())
+            yield
+            if "regroup" in (yield from self.peek(g)):
+                raise Boundary
+
+    def commands(self, g: Generation) -> Iterator[Any]:
+        kinds = yield from self.peek(g)
+        g.handled = max(g.handled, g.log)
+        return kinds
+
+    def peek(self, g: Generation) -> Iterator[Any]:
+        while g.log > g.handled and (self.log[-1][0] if self.log else 0) < g.log:
+            self.check(g.meeting)
+            self.waits_for = lambda: bool(self.log) and self.log[-1][0] >= g.log
+            yield
+        self.waits_for = None
+        return {kind for number, kind in self.log if g.handled < number <= g.log}
+
+    def snapshot(self, g: Generation, again: bool) -> Wait:
+        at = self.copy.step
+        if at <= g.opening.saved_step or (at in g.snapshots and not again):
+            return
+        g.snapshots.add(at)
+        self.blocked, self.waits_for = True, lambda: len(self.uploads) < 2
+        while len(self.uploads) >= 2:
+            yield
+        self.blocked, self.waits_for = False, None
+        self.world.ledger.snapshot(self, g.meeting, g.rank)
+        self.uploads.append((at, g.opening.generation, g.rank, g.meeting.world))
+
+    def idle(self, g: Generation) -> Wait:
+        self.send(m.Idle(self.id, g.opening.generation, self.copy.step))
+        while True:
+            newest = self.log[-1][0] if self.log else 0
+            if newest > g.handled:
+                kinds = {kind for number, kind in self.log if number > g.handled}
+                g.handled = newest
+                if "checkpoint" in kinds:
+                    yield from self.snapshot(g, again=True)
+            self.check(g.meeting)
+            self.waits_for = lambda: bool(self.log) and self.log[-1][0] > g.handled
+            yield
+
+    # ---- lines ------------------------------------------------------------------------------
+
+    def send(self, message: Any) -> None:
+        if self.gone and self.fenced:
+            raise Dismissed
+        self.outbox.append(message)
+
+    def meet(
+        self, meeting: Meeting, kind: str, at: int, data: Any, needs: Iterable[int] | None = None
+    ) -> Iterator[Any]:
+        """Enter an operation with `data`; returns what came, by rank, once all of `needs` have entered."""
+        rank = meeting.opening.rank_of(self.id)
+        self.check(meeting)
+        table = meeting.tables.setdefault((kind, at), {})
+        table[rank] = data
+        wanted = set(range(meeting.world)) if needs is None else set(needs)
+        yield from self.wait(meeting, lambda: wanted <= table.keys())
+        return table
+
+    def wait(self, meeting: Meeting | None, ready: Callable[[], bool]) -> Wait:
+        """An operation that is complete may still fail or be left, if something is wrong by then."""
+        while True:
+            if ready() and self.world.rng.random() < 0.7:
+                break
+            self.check(meeting)
+            if meeting is not None and self._feels(meeting):
+                raise Broken
+            if ready():
+                break
+            self.waits_for = ready
+            yield
+        self.waits_for = None
+
+    def check(self, meeting: Meeting | None) -> None:
+        self.waits_for = None
+        if self.gone:
+            raise Dismissed
+        if meeting is not None and self._is_halted():
+            raise Halted
+
+    def _is_halted(self) -> bool:
+        return self.meeting is not None and self.halted >= self.meeting.opening.generation
+
+    def _feels(self, meeting: Meeting) -> bool:
+        if not meeting.hurt:
+            return False
+        rank = meeting.opening.rank_of(self.id)
+        return meeting.feels.setdefault(rank, self.world.rng.random() < 0.5)
+
+
+def as_opening(action: m.Open, domains: list[Json], step: int, restore: Json | None, saved: int) -> Opening:
+    """What the shell makes of the machine's order (attempt.py, handover.py)."""
+    return Opening(
+        action.generation,
+        tuple(domains),
+        step,
+        action.cursor,
+        action.record,
+        {w: list(r) for w, r in action.held.items()},
+        action.whole,
+        {w: list(d) for w, d in action.done.items()},
+        restore,
+        saved,
+    )

@@ -1,0 +1,311 @@
+"""The world of the simulation: connections, processes, a launcher and checkpoints around the real machine.
+
+One turn delivers one message, lets one worker take one step of its life, or does one of the things that the
+world does by itself. Words on one connection keep their order; everything else may come in any order.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastrain.trainers import messages as m
+from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
+from elastrain.trainers.handover import Opening, plan
+from elastrain.trainers.membership import Machine, Phase, Policy
+from elastrain.trainers.messages import Fault, Json
+from elastrain.trainers.roster import State
+from trainers.ledger import Ledger
+from trainers.simulated_worker import Meeting, Raised, SimulatedWorker, as_opening
+
+CLOSED = "closed"
+Turn = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    workers: int
+    minimum: int
+    per_group: int
+    nodes: int
+    blocks: int
+    microbatches: int
+    total: int | None  # steps; None: until everybody wanted is there, then it is paused
+    save_every: int
+    evaluate_every: int
+    poison: tuple[int, int] | None = None  # (step, microbatch) that raises on every worker
+    flaky: float = 0.0  # chance of an exception per microbatch
+    flaky_start: float = 0.0
+    bad_upload: float = 0.0
+
+
+@functools.lru_cache(maxsize=4096)
+def ownership(blocks: int, domains: tuple[Domain, ...]) -> Ownership:
+    """Two blocks per bucket, so that borders of buckets and chunks are met often."""
+    space = FlatSpace((), blocks * (BUCKET // 2), BUCKET // 2)
+    return Ownership.of(space, domains)
+
+
+class World:
+    def __init__(self, rng: random.Random, setup: Setup) -> None:
+        self.rng, self.setup = rng, setup
+        policy = Policy(
+            setup.minimum, setup.workers, setup.per_group, silence=4, wait_s=12.0, start_timeout_s=30.0
+        )
+        self.machine = Machine(policy)
+        self.ledger = Ledger(setup.microbatches)
+        self.workers: dict[str, SimulatedWorker] = {}
+        self.groups: dict[str, list[SimulatedWorker]] = {}
+        self.meetings: dict[int, Meeting] = {}
+        self.members: dict[int, tuple[str, ...]] = {}
+        self.clock = 0.0
+        self.total = setup.total if setup.total is not None else 1 << 30
+        self.todo: list[Turn] = []  # what the world does by itself: kills, news of groups, saves
+        self.damaged: set[int] = set()
+        self.pending: dict[tuple[int, int], tuple[int, set[int]]] = {}  # -> (world, ranks that came)
+        self.asked: set[str] = set()
+        self.faults: Counter[str] = Counter()
+        self.end: m.End | None = None
+        self.trace: list[str] | None = None
+        self.turns = 0
+
+    def say(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.turns:5} {text}")
+
+    # ---- the machine's shell (attempt.py, coordinator.py) -----------------------------------
+
+    def feed(self, event: m.Event) -> None:
+        if self.trace is not None and not isinstance(event, (m.Beat, m.Began, m.Tick)):
+            self.say(f"  in  {event}")
+        actions = self.machine.handle(event)
+        if isinstance(event, m.Closed):
+            self._parts_lost(event.worker)
+        for action in actions:
+            if self.trace is not None:
+                self.say(f"  out {action}")
+            self._do(action)
+
+    def _do(self, action: m.Action) -> None:
+        match action:
+            case m.StartGroup(group, workers):
+                node = f"n{self.rng.randrange(self.setup.nodes)}"
+                self.groups[group] = [SimulatedWorker(self, w, group, node) for w in workers]
+                self.workers.update((w.id, w) for w in self.groups[group])
+            case m.StopGroup(group, True):
+                self.todo.append(lambda: self._kill_group(group))
+            case m.Fence(worker, _):
+                self._fence(self.workers[worker])
+            case m.Halt(_, workers, _):
+                self._tell(workers, action)
+            case m.Dismiss(workers, _):
+                self._tell(workers, action)
+            case m.Command():
+                self._tell(self.machine.members, action)
+            case m.Accept():
+                self.ledger.accept(action)
+            case m.Open():
+                self._open(action)
+            case m.Say("generation.formed"):
+                self.ledger.unheard = False
+            case m.End():
+                self.end = action
+                self.ledger.ended(action, self.total, self.asked, self.faults)
+
+    def _tell(self, workers: Sequence[str], message: Any) -> None:
+        for worker in workers:
+            if self.workers[worker].connected:
+                self.workers[worker].inbox.append(message)
+
+    def _fence(self, worker: SimulatedWorker) -> None:
+        self.ledger.unheard |= bool(worker.outbox)
+        self.faults["infrastructure"] += 1
+        worker.connected, worker.fenced = False, True
+        worker.outbox.clear()
+        worker.inbox.append(CLOSED)
+        self._parts_lost(worker.id)
+
+    def _open(self, action: m.Open) -> None:
+        step, restore = action.step, None
+        previous = self.members.get(action.generation - 1, ())
+        present = [w for w in previous if self._was_survivor(w)]
+        self.ledger.opened(action, self.workers, present)
+        if action.restore:
+            step = max(self.ledger.saved - self.damaged, default=0)
+            restore = {"step": step}
+            self.ledger.restored(step)
+            self.feed(m.Restored(step))
+        self.members[action.generation] = action.members
+        domains = [
+            {"worker": w, "group": self.workers[w].group, "node": self.workers[w].node}
+            for w in action.members
+        ]
+        opening = as_opening(action, domains, step, restore, self.machine.progress.saved_step or 0)
+        self._tell(action.members, opening)
+
+    def _was_survivor(self, worker: str) -> bool:
+        state = self.machine.roster.workers[worker].state
+        return self.workers[worker].alive and state in (State.ACTIVE, State.LEAVING)
+
+    def meeting(self, opening: Opening) -> Meeting:
+        if opening.generation not in self.meetings:
+            own = ownership(self.setup.blocks, tuple(opening.domains()))
+            transfers = plan(opening, own) if opening.restore is None else []
+            found = Meeting(opening, own, transfers, present=set(opening.workers))
+            found.hurt = any(not self.workers[w].alive for w in opening.workers)
+            self.meetings[opening.generation] = found
+        return self.meetings[opening.generation]
+
+    # ---- connections ------------------------------------------------------------------------
+
+    def deliver(self, worker: SimulatedWorker) -> None:
+        """The next word of a worker reaches the coordinator."""
+        word = worker.outbox.popleft()
+        match word:
+            case "closed":
+                if worker.connected:
+                    worker.connected = False
+                    self.feed(m.Closed(worker.id))
+            case tuple() if not self.machine.roster.workers[worker.id].counts:
+                pass  # what a removed worker still says changes nothing
+            case ("part", step, generation, rank, world):
+                self._part(step, generation, rank, world)
+            case ("part_failed", step, generation):
+                self.pending.pop((step, generation), None)
+                self._want_another(step)
+            case ("bad_checkpoint", step):
+                self.damaged.add(step)
+            case _:
+                if isinstance(word, m.Registered):
+                    worker.connected = True
+                self.feed(word)
+
+    def tick(self, seconds: float, heard: float) -> None:
+        """Time passes; beats come with probability `heard`."""
+        for worker in self.workers.values():
+            if worker.connected and worker.alive and not (worker.frozen or worker.cut or worker.gone):
+                if self.rng.random() < heard:
+                    self.feed(m.Beat(worker.id))
+                if worker.waits_for is not None and worker.meeting is not None:
+                    self.feed(m.Waits(worker.id, worker.meeting.opening.generation))
+        self.clock += seconds
+        self.feed(m.Tick(self.clock))
+
+    # ---- processes --------------------------------------------------------------------------
+
+    def kill(self, worker: SimulatedWorker, *, with_node: bool = False) -> None:
+        """SIGKILL. With its node, words that were on their way may be lost."""
+        if not worker.alive:
+            return
+        if with_node and worker.outbox:
+            for _ in range(self.rng.randint(0, len(worker.outbox))):
+                worker.outbox.pop()
+                self.ledger.unheard = True
+        self.process_ended(worker, "signal 9 (SIGKILL)")
+
+    def process_ended(self, worker: SimulatedWorker, cause: str) -> None:
+        worker.alive = False
+        worker.inbox.clear()
+        worker.uploads.clear()
+        if worker.meeting is not None:
+            worker.meeting.present.discard(worker.id)
+        for meeting in self.meetings.values():
+            meeting.hurt |= worker.id in meeting.opening.workers
+        if not worker.fenced:
+            worker.outbox.append(CLOSED)
+        peers = self.groups[worker.group]
+        if not any(w.alive for w in peers):
+            causes = {w.id: cause for w in peers}
+            self.todo.append(lambda: self.feed(m.GroupGone(worker.group, causes)))
+
+    def _kill_group(self, group: str) -> None:
+        for worker in self.groups[group]:
+            self.kill(worker)
+
+    # ---- user code --------------------------------------------------------------------------
+
+    def fails_to_start(self, worker: SimulatedWorker) -> bool:
+        if not self._chance(self.setup.flaky_start):
+            return False
+        self._raised()
+        return True
+
+    def compute(self, worker: SimulatedWorker, step: int, microbatch: int) -> None:
+        if self.setup.poison == (step, microbatch) or self._chance(self.setup.flaky):
+            self._raised()
+            raise Raised(Fault("compute", "ValueError: poison", "", step, microbatch))
+
+    def _raised(self) -> None:
+        self.faults["user"] += 1
+        self.faults["infrastructure"] += 1
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self.rng.random() < probability
+
+    # ---- checkpoints (checkpoints.py) -------------------------------------------------------
+
+    def is_damaged(self, step: int) -> bool:
+        return step in self.damaged
+
+    def upload(self, worker: SimulatedWorker) -> None:
+        step, generation, rank, world = worker.uploads.popleft()
+        if self._chance(self.setup.bad_upload):
+            worker.outbox.append(("part_failed", step, generation))
+        else:
+            worker.outbox.append(("part", step, generation, rank, world))
+
+    def _part(self, step: int, generation: int, rank: int, world: int) -> None:
+        _, came = self.pending.setdefault((step, generation), (world, set()))
+        came.add(rank)
+        if len(came) == world:
+            del self.pending[step, generation]
+            self.todo.append(lambda: self._save(step))
+
+    def _save(self, step: int) -> None:
+        self.ledger.saved.add(step)
+        self.damaged.discard(step)
+        self.feed(m.CheckpointSaved(step))
+
+    def _parts_lost(self, worker: str) -> None:
+        for (step, generation), (_, came) in list(self.pending.items()):
+            members = self.members[generation]
+            if worker in members and members.index(worker) not in came:
+                del self.pending[step, generation]
+                self._want_another(step)
+
+    def _want_another(self, step: int) -> None:
+        def ask() -> None:
+            if self.machine.phase is not Phase.ENDED and (self.machine.progress.saved_step or 0) < step:
+                self.feed(m.CheckpointWanted(f"checkpoint {step} failed"))
+
+        self.todo.append(ask)
+
+    # ---- what may happen next ---------------------------------------------------------------
+
+    def turns_now(self) -> list[Turn]:
+        """Everything that could be the next thing to happen, faults and time aside."""
+        turns: list[Turn] = []
+        for w in self.workers.values():
+            if not w.cut:
+                if w.outbox and not w.fenced and self.rng.random() >= w.lag:
+                    turns.append(functools.partial(self.deliver, w))
+                if w.inbox and w.alive and not w.frozen:
+                    turns.append(functools.partial(self._hears, w))
+            if w.alive and not w.frozen:
+                if w.uploads:
+                    turns.append(functools.partial(self.upload, w))
+                if w.runnable():
+                    turns.append(w.turn)
+        turns += [functools.partial(self._does, turn) for turn in self.todo]
+        return turns
+
+    def _hears(self, worker: SimulatedWorker) -> None:
+        worker.hear(worker.inbox.popleft())
+
+    def _does(self, turn: Turn) -> None:
+        self.todo.remove(turn)
+        turn()

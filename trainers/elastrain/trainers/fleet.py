@@ -1,0 +1,226 @@
+"""The groups of workers behind the membership machine: started, let go, lost, replaced. Pure.
+
+    STARTING ──warm──▶ READY ──opened──▶ ACTIVE ──let go──▶ LEAVING ──▶ ENDED
+        └──────────────────┴────────────────┴──gone, silent, raised──▶ LOST     (its whole group with it)
+
+Who trains with whom is not decided here, but in membership.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from elastrain.trainers import messages as m
+from elastrain.trainers.blame import Blame
+from elastrain.trainers.messages import Action, Blamed, Fault
+from elastrain.trainers.progress import Progress
+from elastrain.trainers.roster import Group, Roster, State, Worker
+
+
+@dataclass(frozen=True)
+class Policy:
+    min: int
+    target: int
+    per_group: int = 1
+    heartbeat_s: float = 2.0
+    silence: int = 10  # heartbeats missed until a worker is removed though nobody waits for it
+    wait_s: float = 60.0  # below min for so long: checkpoint and give up the attempt
+    start_timeout_s: float = 300.0
+    leave_s: float = 60.0  # a worker that was let go may finish its upload
+
+
+AWAITED_SILENCE = 2  # heartbeats; a member that the others wait for
+
+
+class Fleet:
+    """Keeps the roster. What has to be done about it is appended to `out`; two things are left to the caller:
+    members that are lost, and a verdict that ends the job."""
+
+    def __init__(self, policy: Policy, progress: Progress, out: list[Action]) -> None:
+        self.policy, self.progress = policy, progress
+        self.roster = Roster(policy.per_group)
+        self.blame = Blame()
+        self.lost: list[Worker] = []  # members, since the caller looked
+        self.verdict: tuple[Blamed, str] | None = None
+        self.closing = False  # nobody is started or let go any more
+        self.now = 0.0  # machine time, s
+        self._clock: float | None = None
+        self._out = out
+
+    def say(self, type_: str, worker: Worker, message: str, **data: object) -> None:
+        """An event for people."""
+        self._out.append(m.Say(type_, message, {"worker": worker.id, "group": worker.group, **data}))
+
+    # ---- coming -----------------------------------------------------------------------------
+
+    def _balance(self) -> None:
+        """As many groups as wanted: start the missing, let the surplus leave."""
+        if self.closing:
+            return
+        wanted = -(-self.policy.target // self.policy.per_group)
+        for group in self.roster.wanted_again(wanted):
+            group.leaving = False
+        for slot in list(self.roster.missing_slots(wanted, self.now)):
+            group = self.roster.add_group(slot)
+            self._out.append(m.StartGroup(group.id, group.workers))
+        for group in self.roster.surplus(wanted):
+            group.leaving = True
+            if all(w.state is not State.ACTIVE for w in self.roster.peers(group.id)):
+                self.let_go(group)
+
+    def scale(self, minimum: int, target: int) -> None:
+        self.policy = replace(self.policy, min=minimum, target=target)
+        self._balance()
+
+    def registered(self, event: m.Registered) -> None:
+        worker = self.roster.workers.get(event.worker)
+        if worker is None or worker.state is not State.STARTING:
+            self._out.append(m.Fence(event.worker, "not expected: unknown, or removed"))
+        elif not worker.connected:
+            worker.connected, worker.node, worker.pid = True, event.node, event.pid
+            worker.last_beat = self.now
+            self.say("worker.started", worker, f"{worker.id} started on {event.node}")
+
+    def warm(self, worker: Worker) -> None:
+        if worker.state is State.STARTING:
+            worker.state = State.READY
+            self.say("worker.ready", worker, f"{worker.id} is ready")
+
+    # ---- time -------------------------------------------------------------------------------
+
+    def tick(self, now: float, awaited: bool) -> None:
+        """Time passes. awaited: members wait for each other, so a silent one is in the way."""
+        # A driver that was frozen for a minute must not find everybody dead: it advances by one beat at most.
+        step = min(max(now - self._clock, 0.0), self.policy.heartbeat_s) if self._clock is not None else 0.0
+        self.now += step
+        self._clock = now
+        for group in self.roster.running():
+            group.age_s += step
+            if group.leaving and group.stopping:
+                if group.age_s > self.policy.leave_s:
+                    self._kill(group)
+            elif group.age_s > self.policy.start_timeout_s and not group.stopping:
+                unborn = [w for w in self.roster.peers(group.id) if w.state is State.STARTING]
+                if unborn:
+                    self._remove(unborn[0], f"not ready after {self.policy.start_timeout_s:.0f} s")
+        for worker in self._silent(awaited):
+            worker.connected = False
+            self._out.append(m.Fence(worker.id, f"silent for {self.now - worker.last_beat:.1f} s"))
+            self._remove(worker, "no heartbeat")
+        self._balance()
+
+    def _silent(self, awaited: bool) -> list[Worker]:
+        """Whom to remove: busy is not dead, so only members that others wait for, and who missed ten beats.
+        Never more than half of the members at once: then it is rather the driver that hears nothing."""
+        active = sum(w.state is State.ACTIVE for w in self.roster.workers.values())
+        found: dict[str, Worker] = {}  # by group, which leaves as a whole
+        removed = 0
+        for worker in self.roster.workers.values():
+            beats = self._patience(worker, awaited)
+            if beats is None or self.now - worker.last_beat <= beats * self.policy.heartbeat_s:
+                continue
+            removes = sum(w.state is State.ACTIVE for w in self.roster.peers(worker.group))
+            if worker.group not in found and (not found or removed + removes <= active // 2):
+                found[worker.group] = worker
+                removed += removes
+        return list(found.values())
+
+    def _patience(self, worker: Worker, awaited: bool) -> int | None:
+        """Beats that a worker may miss; None: as many as it likes."""
+        if not worker.counts:
+            return None
+        if self.roster.groups[worker.group].ended or (awaited and worker.state is State.ACTIVE):
+            return AWAITED_SILENCE
+        # an import may hold up the beats for long, and has its own limit
+        return self.policy.silence if worker.state is not State.STARTING else None
+
+    # ---- going ------------------------------------------------------------------------------
+
+    def let_go(self, group: Group) -> None:
+        group.stopping, group.age_s = True, 0.0
+        hears = any(w.connected for w in self.roster.peers(group.id))
+        for worker in self.roster.peers(group.id):
+            worker.state = State.LEAVING
+            self.say("worker.left", worker, f"{worker.id} left")
+        if hears:
+            self._out.append(m.Dismiss(group.workers, "no longer needed"))
+            self._out.append(m.StopGroup(group.id, kill=False))
+        else:  # it is still starting and cannot be told
+            self._kill(group)
+
+    def closed(self, worker_id: str) -> None:
+        worker = self.roster.workers.get(worker_id)
+        if worker is not None:
+            worker.connected = False
+            self._unheard(worker, "its connection closed")
+
+    def group_gone(self, event: m.GroupGone) -> None:
+        """Every process of a group has ended. Last words may still be on their way: a connection closes after
+        them, or is silent for good."""
+        group = self.roster.groups.get(event.group)
+        if group is None or group.ended:
+            return
+        group.ended, group.causes = True, event.causes
+        for worker in self.roster.peers(group.id):
+            if worker.state is State.LOST:
+                self._say_exit(worker, group)
+            elif not worker.connected:
+                self._unheard(worker, "its process ended")
+        self._balance()
+
+    def _unheard(self, worker: Worker, why: str) -> None:
+        """Nothing more comes from this worker."""
+        if worker.state is State.LEAVING:
+            worker.state = State.ENDED if self.roster.groups[worker.group].ended else State.LEAVING
+        elif worker.state in (State.STARTING, State.READY, State.ACTIVE):
+            self._remove(worker, why, vanished=True)
+
+    def _say_exit(self, worker: Worker, group: Group) -> None:
+        cause = group.causes.get(worker.id)
+        if cause:
+            self.say("worker.exited", worker, f"{worker.id}: {cause}", cause=cause)
+
+    def raised(self, worker: Worker, fault: Fault, rank: int | None = None, *, alone: bool = False) -> None:
+        """A worker reports an exception; a member has a rank. alone: it is the only one."""
+        where = f"rank {rank}, step {fault.step}" if rank is not None else "while it started"
+        if fault.microbatch is not None:
+            where += f", microbatch {fault.microbatch}"
+        if self.blame.raised(worker.id, fault, alone):
+            by: Blamed = "service" if fault.phase == "internal" else "user"
+            self.verdict = by, f"{fault.error}\n(on {worker.id}, {where})\n\n{fault.traceback}"
+        elif alone:
+            self.say("worker.error", worker, f"{worker.id} raised {fault.error}; it tries once more")
+        else:  # another worker computes the same: if it raises there too, it is the user's
+            self._remove(worker, f"raised {fault.error} ({where})")
+
+    def _remove(self, worker: Worker, why: str, vanished: bool = False) -> None:
+        """A worker is gone for us. Its whole group leaves with it, and is ended for certain."""
+        group = self.roster.groups[worker.group]
+        if vanished and not group.stopping:
+            self._vanished(worker)
+        for peer in self.roster.peers(group.id):
+            if peer.state is State.ACTIVE:
+                self.lost.append(peer)
+            if peer.state not in (State.LOST, State.ENDED):
+                peer.state = State.LOST
+                with_group = f"{peer.id} leaves with its group: {worker.id} is lost"
+                text = f"{peer.id} is lost: {why}" if peer is worker else with_group
+                self.say("worker.lost", peer, text, cause=why)
+                self._say_exit(peer, group)
+        self._kill(group)
+        if not group.stopping:
+            group.stopping = True
+            if self.roster.charge(group, why, self.now):
+                causes = "; ".join(self.roster.slots[group.slot].causes)
+                text = f"group slot {group.slot} failed 5 times without a committed step: {causes}"
+                self.verdict = self.verdict or ("infrastructure", text)
+
+    def _vanished(self, worker: Worker) -> None:
+        if worker.began is not None and worker.began[0] >= self.progress.step:  # else that step is done
+            text = self.blame.vanish(worker.id, worker.began, self.progress.generation)
+            self.verdict = ("user", text) if text is not None else None
+
+    def _kill(self, group: Group) -> None:
+        if not (group.killed or group.ended):
+            group.killed = True
+            self._out.append(m.StopGroup(group.id, kill=True))

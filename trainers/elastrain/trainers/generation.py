@@ -1,0 +1,44 @@
+"""One generation as the machine sees it: a fixed set of members, and whose word is missing. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elastrain.trainers.messages import Halt
+from elastrain.trainers.roster import State, Worker
+
+
+@dataclass
+class Generation:
+    number: int = 0
+    members: tuple[Worker, ...] = ()  # in rank order
+    opened_at: int = 0  # step at which it began
+    awaited: set[str] = field(default_factory=set)  # members who still have to seal, to idle, or to report
+    halted: bool = False  # they were told that it is over
+    waits: bool = False  # a member waits for its peers
+    committed: bool = False  # a step was committed in it
+    regroup_sent: bool = False
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(w.id for w in self.members)
+
+    @property
+    def survivors(self) -> list[Worker]:
+        return [w for w in self.members if w.connected and w.state is State.ACTIVE]
+
+    @property
+    def somebody_idles(self) -> bool:
+        """While it trains: does a member wait to be ended?"""
+        return len(self.awaited) < len(self.members)
+
+    def collect(self) -> None:
+        """From now on every survivor has to report."""
+        self.awaited = {w.id for w in self.survivors if w.report is None}
+
+    def halt(self, why: str) -> list[Halt]:
+        """Whoever has not reported is told, once, to leave what it waits in and to report."""
+        if self.halted or not self.awaited:
+            return []
+        self.halted = True
+        return [Halt(self.number, tuple(w.id for w in self.members if w.id in self.awaited), why)]
