@@ -1,5 +1,7 @@
 """Cancelling: never before the driver is gone, never over an outcome that was recorded first."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from elastrain.service.errors import Conflict, Forbidden
@@ -69,6 +71,20 @@ def test_a_cancel_that_comes_after_the_success_changes_nothing(world: World, pos
         world.round()
         assert [item["data"]["asked"] for item in world.events(id, "job.request_overtaken")] == ["cancel"]
     assert world.status(id) == "succeeded"
+
+
+def test_twenty_races_of_cancel_against_success_have_one_end_each(world: World) -> None:
+    world.ray.cluster[0].resources["CPU"] = 40
+    for _ in range(20):
+        id, driver = world.running(workers={"min": 1, "max": 1})
+        with ThreadPoolExecutor(2) as pool:
+            cancelled = pool.submit(world.cancel, id)
+            pool.submit(driver.ends, "succeeded").result()
+        world.round()
+        transitions = [item["status"] for item in world.job(id)["transitions"]]
+        assert transitions[-1] == "succeeded" and len(set(transitions)) == len(transitions)
+        if cancelled.exception() is not None:
+            assert isinstance(cancelled.exception(), Conflict)
 
 
 def test_a_driver_that_dies_while_cancelling_is_not_tried_again(world: World) -> None:

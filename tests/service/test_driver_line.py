@@ -79,10 +79,22 @@ def test_a_fact_that_is_not_understood_does_not_hold_up_those_behind_it(world: W
         {"kind": "worker", "id": "../../etc/passwd", "state": "active"},
         {"kind": "event", "type": "job.succeeded", "message": "says the driver"},
         {"kind": "log", "worker": "w0", "offset": -5, "bytes": 10},
+        {"kind": "worker", "id": "w1", "pid": "seven"},
+        {"kind": "generation", "generation": 1, "workers": "w0"},
         {"kind": "worker", "id": "w0", "group": "g0", "node": "n1", "pid": 7, "rank": 0, "state": "active"},
     )
     assert [worker["id"] for worker in world.control.workers(id, actor=ADMIN)["items"]] == ["w0"]
     assert world.status(id) == "running"
+
+
+def test_what_a_driver_says_about_an_attempt_after_its_outcome_changes_nothing(world: World) -> None:
+    id, driver = world.running()
+    outcome = {"kind": "outcome", "outcome": "succeeded", "step": 100}
+    late = {"kind": "progress", "status": "running", "step": 99, "workers_active": 2}
+    driver.post(outcome, late, {**outcome, "outcome": "failed", "failed_by": "user"})
+    job = world.job(id)
+    assert (job["status"], job["progress"]["step"], job["workers"]["active"]) == ("succeeded", 100, 0)
+    assert len(world.events(id, "attempt.ended")) == 1
 
 
 def test_a_token_that_was_never_given_is_refused(world: World) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
-from elastrain.service.reports import BadFact, end_of
+from elastrain.service.casts import BadFact
+from elastrain.service.reports import end_of
 from elastrain.service.settle import End
 from elastrain.trainers.storage import NotFound, Storage
 

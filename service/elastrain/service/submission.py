@@ -37,7 +37,14 @@ class Submission:
         """-> (job, created). Key, spec and job are one transaction: a repeated key finds the same job."""
         if key is not None and not 1 <= len(key) <= KEY_MAX:
             raise Invalid(f"The idempotency key has {len(key)} characters; give 1 to {KEY_MAX}")
-        spec, digest, now = self._checked(data, actor), body_digest(data), self._clock.now()
+        spec, digest = self._checked(data, actor), body_digest(data)
+        try:
+            return self._submit(spec, digest, actor, key)
+        except uploads.KeyTaken:  # by the same call, a moment before: its job is there now
+            return self._submit(spec, digest, actor, key)
+
+    def _submit(self, spec: JobSpec, digest: str, actor: Actor, key: str | None) -> tuple[Json, bool]:
+        now = self._clock.now()
         with self._store.write() as tx:
             before = uploads.find_key(tx, actor.token_id, ROUTE, key) if key else None
             if before is not None:

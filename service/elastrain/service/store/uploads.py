@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import insert, select
+from sqlalchemy.exc import IntegrityError
 
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.schema import idempotency, packages
@@ -30,6 +31,14 @@ def find_key(tx: Tx, token: str, route: str, key: str) -> tuple[str, str] | None
     return None if row is None else (row[0], row[1])
 
 
+class KeyTaken(Exception):
+    """Another transaction has used the key meanwhile: roll back, and look again."""
+
+
 def add_key(tx: Tx, token: str, route: str, key: str, body_digest: str, job: str, at: float) -> None:
+    """Raises KeyTaken."""
     values = {"token": token, "route": route, "key": key, "body_digest": body_digest, "job": job, "at": at}
-    tx.execute(insert(idempotency).values(**values))
+    try:
+        tx.execute(insert(idempotency).values(**values))
+    except IntegrityError as error:
+        raise KeyTaken(key) from error
