@@ -82,7 +82,8 @@ class Group:
         parts = [
             torch.empty(0, dtype=dtype) if t is None or r == self.rank else t for r, t in enumerate(sends)
         ]
-        source = torch.cat(parts) if any(p.numel() for p in parts) else torch.empty(0, dtype=dtype)
+        full = [p for p in parts if p.numel()]
+        source = full[0] if len(full) == 1 else torch.cat(parts)  # to one peer only: no copy
         target = torch.empty(sum(out_sizes), dtype=dtype)
         try:
             work = self._pg.alltoall_base(target, source, out_sizes, [p.numel() for p in parts])

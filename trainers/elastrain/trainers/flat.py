@@ -55,17 +55,21 @@ class FlatModel:
     def gradient(self) -> tuple[Tensor, int]:
         """The gradient of the last backward as one vector (size,) f32, and which parameters it reached
         (bit `index` of an integer). A parameter that was not used counts as zero."""
-        flat = torch.zeros(self.space.size)
-        used = 0
+        flat = torch.empty(self.space.size)
+        used = at = 0
         for piece in self.space.pieces:
+            flat[at : piece.start].zero_()  # the gap between two parameters
+            at = piece.stop
             grad = self.parameters[piece.index].grad
             if grad is None:
+                flat[piece.start : piece.stop].zero_()
                 continue
             if grad.is_sparse:
                 self._warn(f"the sparse gradient of {piece.name} is made dense")
                 grad = grad.to_dense()
             flat[piece.start : piece.stop].view(piece.shape).copy_(grad)
             used |= 1 << piece.index
+        flat[at:].zero_()
         return flat, used
 
     def _warn(self, text: str) -> None:

@@ -184,7 +184,7 @@ class Replica:
             part = slice(window.start - origin, window.stop - origin)
             self.rule.update(
                 self.model.params[window],
-                gradient[part] * factor,
+                gradient[part].mul_(factor),
                 {s: t[part] for s, t in state.items()},
                 count,
                 rate,

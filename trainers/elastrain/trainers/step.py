@@ -98,7 +98,10 @@ class Exchange:
         for peer in range(self.world):
             window = space.elements(self.ownership.reduces(bucket, peer))
             parts = [partial.gradients.parts[node][window] for node in covers[self.rank]]
-            sends.append(None if peer == self.rank or not parts else torch.cat(parts))
+            if peer == self.rank or not parts:
+                sends.append(None)
+            else:
+                sends.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         length = space.length(self.ownership.reduces(bucket, self.rank))
         sizes = [len(c) * length for c in covers]
         return self.group.start_exchange(sends, sizes, torch.float32)
@@ -108,11 +111,11 @@ class Exchange:
     ) -> Tensor:
         window = self.ownership.space.elements(blocks)
         size = window.stop - window.start
-        parts: dict[Node, Tensor] = {n: partial.gradients.parts[n][window] for n in covers[self.rank]}
+        parts = {n: (partial.gradients.parts[n][window], False) for n in covers[self.rank]}
         for peer, data in enumerate(arrived):
             for at, node in enumerate(covers[peer] if peer != self.rank else []):
-                parts[node] = data[at * size : (at + 1) * size]
-        return root(parts, partial.count)  # out of place: own partials must survive a broken step
+                parts[node] = (data[at * size : (at + 1) * size], True)
+        return root(parts, partial.count, add=_add_into_received)[0]
 
     def _forward(self, sums: dict[Range, Tensor]) -> None:
         """Each owner sends its chunks to its buddy; afterwards `replica.reduced` covers all that is held."""
@@ -233,3 +236,12 @@ class Exchange:
                     params[window] = arrived[owner][at : at + space.length(chunk)]
                     at += space.length(chunk)
         self.replica.whole = True
+
+
+def _add_into_received(left: tuple[Tensor, bool], right: tuple[Tensor, bool]) -> tuple[Tensor, bool]:
+    """left + right, kept where one that arrived was: own partials must survive a broken step.
+
+    The flag says that a tensor may be overwritten.
+    """
+    out = left[0] if left[1] else right[0] if right[1] else None
+    return torch.add(left[0], right[0], out=out), True

@@ -54,22 +54,26 @@ def cover(held: Iterable[int], count: int) -> list[Node]:
     return sorted(climb({Node(leaf, 1): _Nothing() for leaf in set(held)}, count))
 
 
-def climb(parts: Mapping[Node, T], count: int, *, inplace: bool = False) -> dict[Node, T]:
+def climb(
+    parts: Mapping[Node, T], count: int, *, inplace: bool = False, add: Callable[[T, T], T] | None = None
+) -> dict[Node, T]:
     """Adds siblings, left + right, upward as far as possible.
 
     parts: values of disjoint subtrees, from one holder or from several. With `inplace` the left value of
-    each pair takes the sum (`+=`), so the caller gives its values away. Raises ValueError for overlapping
-    subtrees or a leaf that the step does not have.
+    each pair takes the sum (`+=`), so the caller gives its values away. add: another way to make the same
+    sum. Raises ValueError for overlapping subtrees or a leaf that the step does not have.
     """
-    climber: Climber[T] = Climber(count, inplace=inplace)
+    climber: Climber[T] = Climber(count, inplace=inplace, add=add)
     for node in sorted(parts):
         climber.put(node, parts[node])
     return climber.parts
 
 
-def root(parts: Mapping[Node, T], count: int, *, inplace: bool = False) -> T:
+def root(
+    parts: Mapping[Node, T], count: int, *, inplace: bool = False, add: Callable[[T, T], T] | None = None
+) -> T:
     """The sum over all `count` microbatches. Raises ValueError, naming those that the parts do not hold."""
-    top = climb(parts, count, inplace=inplace)
+    top = climb(parts, count, inplace=inplace, add=add)
     whole = root_node(count)
     if whole not in top:
         held = {leaf for node in top for leaf in node.leaves(count)}
@@ -85,11 +89,11 @@ class Climber(Generic[T]):
     `parts` are the maximal subtrees so far, the same as `climb` over the same leaves.
     """
 
-    def __init__(self, count: int, *, inplace: bool = False) -> None:
+    def __init__(self, count: int, *, inplace: bool = False, add: Callable[[T, T], T] | None = None) -> None:
         self.count = count
         self.parts: dict[Node, T] = {}
         self._root = root_node(count)
-        self._add: Callable[[Any, Any], Any] = operator.iadd if inplace else operator.add
+        self._add: Callable[[Any, Any], Any] = add or (operator.iadd if inplace else operator.add)
 
     def add(self, leaf: int, value: T) -> None:
         """Takes the value of one microbatch."""
