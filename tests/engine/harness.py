@@ -161,11 +161,11 @@ class Run:
 
 def kill(rank: int) -> Fault:
     """SIGKILL the worker that has this rank now."""
-    return lambda run: os.kill(run.launcher.pid(run.active()[rank]), signal.SIGKILL)
+    return lambda run: os.kill(run.launcher.pid(run.active()[rank % len(run.active())]), signal.SIGKILL)
 
 
 def freeze(rank: int) -> Fault:
-    return lambda run: os.kill(run.launcher.pid(run.active()[rank]), signal.SIGSTOP)
+    return lambda run: os.kill(run.launcher.pid(run.active()[rank % len(run.active())]), signal.SIGSTOP)
 
 
 def scale(minimum: int, target: int) -> Fault:
