@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
+from elastrain.service.up_home import Home
 from elastrain.service.up_ports import (
     BLOCK,
     BLOCKS,
@@ -17,6 +19,7 @@ from elastrain.service.up_ports import (
     is_free,
     listen,
 )
+from elastrain.service.up_ray import RayHead
 
 
 def test_a_taken_port_is_named_with_its_holder() -> None:
@@ -36,6 +39,28 @@ def test_a_running_head_keeps_others_off_its_whole_block() -> None:
         gcs.listen()
         assert not first.free()
         assert all(choose_ray_ports().base != first.base for _ in range(2 * len(BLOCKS)))
+
+
+def test_a_head_whose_kept_ports_were_taken_since_moves_before_its_address_is_told(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    kept = choose_ray_ports()
+    home.write("ports.json", {"service": 8470, "ray": kept.base})
+    with socket.socket() as other:
+        other.bind((LOOPBACK, kept.dashboard))
+        other.listen()
+        head = RayHead(home)
+        assert head.settle() == head.address != f"http://{LOOPBACK}:{kept.dashboard}"
+    assert home.read("ports.json") == {"service": 8470, "ray": head.ports.base}
+
+
+def test_ports_taken_after_the_address_was_told_are_named(tmp_path: Path) -> None:
+    head = RayHead(Home(tmp_path))
+    head.settle()
+    with socket.socket() as other:
+        other.bind((LOOPBACK, head.ports.gcs))
+        other.listen()
+        with pytest.raises(PortTaken, match=str(head.ports.gcs)):
+            head.start()
 
 
 def test_no_port_of_a_head_is_used_twice() -> None:

@@ -86,15 +86,8 @@ def test_no_setting_of_ours_is_in_the_environment_of_users_code(head: RayHead, t
         assert {name for name in names if name.startswith("ELASTRAIN_")} <= {"ELASTRAIN_HEAD"}
 
 
-def test_a_head_that_loses_a_process_of_its_own_ends_and_can_be_started_again(head: RayHead) -> None:
-    gcs = next(p for p in processes(head) if psutil.Process(p.pid).name().startswith("gcs_server"))
-    os.kill(gcs.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while head.alive and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not head.alive
-    assert head.start() is False
-    wait_ready(head)
+def bearer(head: RayHead) -> dict[str, str]:
+    return {"Authorization": f"Bearer {head._home.ray_token_file.read_text()}"}
 
 
 def listening(head: RayHead) -> set[tuple[str, int]]:
@@ -107,3 +100,50 @@ def listening(head: RayHead) -> set[tuple[str, int]]:
         except psutil.Error:
             continue
     return found
+
+
+ORPHANS = """
+import os, subprocess, sys, time, ray
+ray.init()
+
+@ray.remote(num_cpus=0)
+class Parent:
+    def bear(self):
+        sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
+        return os.getpid(), subprocess.Popen(sleep, start_new_session=True).pid
+
+actor = Parent.remote()
+print("PIDS", *ray.get(actor.bear.remote()), flush=True)
+time.sleep(120)
+"""
+
+
+def test_the_children_of_a_killed_actor_end_even_in_a_session_of_their_own(
+    head: RayHead, tmp_path: Path
+) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    with httpx.Client(base_url=head.address, headers=bearer(head), trust_env=False, timeout=30) as ray:
+        job = ray.post("/api/jobs/", json={"entrypoint": f"{sys.executable} {script}"}).json()["job_id"]
+        deadline = time.monotonic() + 60
+        while "PIDS" not in (logs := ray.get(f"/api/jobs/{job}/logs").json()["logs"]):
+            assert time.monotonic() < deadline, logs
+            time.sleep(0.5)
+        parent, child = (int(pid) for pid in logs.split("PIDS", 1)[1].split()[:2])
+        assert ProcessId.of(child) is not None
+        os.kill(parent, signal.SIGKILL)
+        while ProcessId.of(child) is not None:  # Ray looks every ten seconds
+            assert time.monotonic() < deadline + 30, "the child of a killed actor lives on"
+            time.sleep(0.5)
+        ray.post(f"/api/jobs/{job}/stop")
+
+
+def test_a_head_that_loses_a_process_of_its_own_ends_and_can_be_started_again(head: RayHead) -> None:
+    gcs = next(p for p in processes(head) if psutil.Process(p.pid).name().startswith("gcs_server"))
+    os.kill(gcs.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60  # without its store, Ray can take half a minute to end
+    while head.alive and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not head.alive
+    assert head.start() is False
+    wait_ready(head)

@@ -69,8 +69,8 @@ def up(home_path: Path, serve: Serve, wishes: Wishes, say: Say) -> int:
     if find_spec("ray") is None:
         say("Ray is not installed, and `elastrain up` runs jobs on it: pip install 'elastrain[train]'")
         return FAILED
-    home = Home(home_path)
     try:
+        home = Home(home_path)
         with home.locked(), ExitStack() as stack:
             return _run(home, serve, wishes, say, stack)
     except (HomeTaken, PortTaken) as error:
@@ -78,6 +78,9 @@ def up(home_path: Path, serve: Serve, wishes: Wishes, say: Say) -> int:
         return CONFLICT
     except (SettingsError, StorageError) as error:
         say(str(error))
+        return FAILED
+    except PermissionError as error:
+        say(f"{error.filename} is not ours to write: set ELASTRAIN_HOME to a folder that is")
         return FAILED
 
 

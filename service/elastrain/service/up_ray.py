@@ -169,9 +169,11 @@ class RayHead:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Despite its name: off means "this machine only" on any system, and binds to the loopback.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-            # Every process of a job has an environment of its own: idle ones started ahead would serve nobody.
+            # A job's processes have an environment of their own: idle ones started ahead serve nobody.
             "RAY_prestart_worker_first_driver": "false",
-            # A dead actor's children die with it, also those in a session of their own.
+            # A dead actor's children die too, also those in a session of their own, which process groups
+            # (Ray's other way, and the default: with both on, this one does nothing) would miss.
+            "RAY_process_group_cleanup_enabled": "false",
             "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
         }
 
