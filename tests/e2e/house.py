@@ -21,8 +21,9 @@ from elastrain.client import Client, Job
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits.yaml"
-# Long enough to be killed on the way, short enough to wait for: 360 steps, a checkpoint every 50.
-SHORT = ("epochs=60", "checkpoint.every_steps=50", "evaluate.every_steps=null")
+# Long enough to be killed on the way, short enough to wait for.
+SHORT = ("epochs=40", "checkpoint.every_steps=40", "evaluate.every_steps=null")
+STEPS = 240
 
 
 @dataclass

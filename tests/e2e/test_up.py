@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from e2e.house import DIGITS, House, Houses, Watched, digests, eventually
+from e2e.house import DIGITS, STEPS, House, Houses, Watched, digests, eventually
 from elastrain.client import Client
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -62,7 +62,7 @@ def test_ctrl_c_brings_a_job_home_and_the_next_up_trains_it_to_the_same_end(
     restored = run.record.of_type("checkpoint.restored")
     assert restored[0]["data"]["step"] >= 70, "ctrl-C should have left a checkpoint of the last step"
     assert job.data["counters"]["retries_left"] == job.data["spec"]["retries"], "it cost a retry"
-    assert run.record.lost(360) == 0
+    assert run.record.lost(STEPS) == 0
     assert digests(job) == undisturbed
 
 
