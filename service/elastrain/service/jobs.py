@@ -1,18 +1,18 @@
 """A job's life, as one table.
 
-                        +---------------- LOST (a retry is left) ----------------+
-                        v                                                        |
-    queued --START--> starting --RUNNING--> running --SUCCEEDED--> succeeded     |
-      ^  |              |  |                 |  |  \\--FAILED, EXHAUSTED--> failed |
-      |  |              |  +-----------------+--)--------------------------------+
-      |  |       ASK_PAUSE, ASK_PREEMPT      |  |
-      |  |              v                    |  |
-      +--)-PREEMPTED- pausing <--------------+  |
-         |              |   \\--PAUSED--> paused |
-         |          ASK_CANCEL                | |
-         |              v                     | |
-         |          cancelling <--ASK_CANCEL--)-+
-         |              \\--CANCELLED--> cancelled <--ASK_CANCEL (queued, paused)
+    queued ----START----> starting ----RUNNING----> running
+      ^                    |    ^                    |   |
+      |                    |    +-------LOST---------+   |
+      |                    +---------+   +---------------+
+      |                              v   v
+      |                     SUCCEEDED --------------------> succeeded
+      |                     FAILED, EXHAUSTED ------------> failed
+      |                     ASK_PAUSE, ASK_PREEMPT -------> pausing --PAUSED--> paused
+      +---------------------------PREEMPTED-----------------+   |
+                            ASK_CANCEL ---------------------> cancelling --CANCELLED--> cancelled
+
+    ASK_CANCEL leads from queued and paused straight to cancelled, and from pausing to cancelling. Pausing and
+    cancelling end in succeeded or failed if that was recorded first.
 
 `status` is what is observed, `desired` what is wanted; only signals move the status. The first recorded
 outcome wins: a request that comes too late leaves it, with an event `job.request_overtaken`. Cancel beats

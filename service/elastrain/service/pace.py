@@ -6,7 +6,7 @@ import logging
 
 from elastrain.service.clock import Clock
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("elastrain.service")
 REMEMBERED = 10_000
 
 
