@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +27,22 @@ JOB = f"j-{secrets.token_hex(5)}"  # others' jobs may run on this machine
 TAG = {"ELASTRAIN_ATTEMPT": f"{JOB}/1"}
 
 
+# A task that is not there: the worker says so and waits to be dismissed, for as long as a test needs it.
+WELCOME = {
+    "kind": "welcome",
+    "spec": {"name": "x", "task": "no_such_module:T", "batch": {"size": 8, "microbatch": 2}, "epochs": 1},
+    "beat_s": 1.0,
+    "storage_url": "memory://",
+    "storage_options": {},
+    "package": None,
+    "env": {},
+}
+
+
 class Coordinator:
-    """Listens for workers, knows their pids from the system, and tells them nothing: they wait."""
+    """Lets workers register and keeps them waiting; `silent` ones are not even answered."""
+
+    silent = frozenset({"w5"})
 
     def __init__(self) -> None:
         self.connections: dict[str, ServerConnection] = {}
@@ -35,25 +51,17 @@ class Coordinator:
 
     def _accept(self, connection: ServerConnection) -> None:
         assert connection.request is not None
-        self.connections[connection.request.path.partition("worker=")[2]] = connection
+        worker = connection.request.path.partition("worker=")[2]
+        self.connections[worker] = connection
         with contextlib.suppress(ConnectionClosed):  # killed
+            connection.recv()
+            if worker not in self.silent:
+                connection.send(json.dumps(WELCOME))
             while True:
                 connection.recv()
 
     def dismiss(self, worker: str) -> None:
         self.connections[worker].close()
-
-
-@pytest.fixture
-def coordinator() -> Iterator[Coordinator]:
-    import threading
-
-    coordinator = Coordinator()
-    thread = threading.Thread(target=coordinator.server.serve_forever)
-    thread.start()
-    yield coordinator
-    coordinator.server.shutdown()
-    thread.join()
 
 
 class Launched:
@@ -79,7 +87,7 @@ class Launched:
         starts = tuple(WorkerStart(w, group, address, "the-key", JOB, 1, 0.5) for w in workers)
         self.launcher.start(GroupStart(group, starts))
 
-    def wait_ended(self, group: str, timeout_s: float = 60) -> dict[str, str]:
+    def wait_ended(self, group: str, timeout_s: float = 120) -> dict[str, str]:
         def ended() -> GroupEnded | None:
             self.ended += self.launcher.poll()
             return next((e for e in self.ended if e.group == group), None)
@@ -92,12 +100,27 @@ class Launched:
         )
 
 
-@pytest.fixture
-def launched(tmp_path: Path, coordinator: Coordinator) -> Iterator[Launched]:
-    launched = Launched(tmp_path, coordinator)
+@pytest.fixture(scope="module")
+def coordinator() -> Iterator[Coordinator]:
+    coordinator = Coordinator()
+    thread = threading.Thread(target=coordinator.server.serve_forever)
+    thread.start()
+    yield coordinator
+    coordinator.server.shutdown()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def launched(
+    connected: None, tmp_path_factory: pytest.TempPathFactory, coordinator: Coordinator
+) -> Iterator[Launched]:
+    """One launcher for all tests, as an attempt has one; each test has groups of its own."""
+    launched = Launched(tmp_path_factory.mktemp("store"), coordinator)
     yield launched
     launched.launcher.close()
     assert workers() == {}
+    told = sum(fact["bytes"] for fact in launched.facts)
+    assert told == sum(entry.size for entry in launched.storage.list(f"jobs/{JOB}/logs"))
 
 
 def tagged(what: str) -> list[psutil.Process]:
@@ -115,7 +138,7 @@ def workers() -> dict[str, int]:
     return {process.cmdline()[4]: process.pid for process in tagged("elastrain.trainers.ray_worker")}
 
 
-def wait_for(look: Callable[[], Any], timeout_s: float = 60) -> Any:
+def wait_for(look: Callable[[], Any], timeout_s: float = 120) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
@@ -126,7 +149,7 @@ def wait_for(look: Callable[[], Any], timeout_s: float = 60) -> Any:
 def test_a_killed_worker_ends_its_group_alone_and_the_signal_is_named(launched: Launched) -> None:
     launched.start("g1", "w1")
     launched.start("g2", "w2", "w3")
-    wait_for(lambda: len(launched.coordinator.connections) == 3)
+    wait_for(lambda: {*launched.coordinator.connections} >= {"w1", "w2", "w3"})
     pids = workers()
     os.kill(pids["w2"], signal.SIGKILL)
     causes = launched.wait_ended("g2", 15)
@@ -137,55 +160,54 @@ def test_a_killed_worker_ends_its_group_alone_and_the_signal_is_named(launched: 
 
 
 def test_a_worker_that_fails_says_its_exit_code_and_its_last_words_are_kept(launched: Launched) -> None:
-    launched.start("g1", "w1", url="ws://127.0.0.1:1")  # nobody listens there
-    assert launched.wait_ended("g1") == {"w1": "exit code 1"}
-    wait_for(lambda: b"ConnectionRefusedError" in launched.log("w1"), 10)
-    assert sum(fact["bytes"] for fact in launched.facts) == len(launched.log("w1"))
+    launched.start("g3", "w4", url="ws://127.0.0.1:1")  # nobody listens there
+    assert launched.wait_ended("g3") == {"w4": "exit code 1"}
+    wait_for(lambda: b"ConnectionRefusedError" in launched.log("w4"), 10)
 
 
 def test_a_dismissed_worker_ends_well(launched: Launched) -> None:
-    launched.start("g1", "w1")
-    wait_for(lambda: "w1" in launched.coordinator.connections)
-    launched.coordinator.dismiss("w1")
-    assert launched.wait_ended("g1") == {"w1": "exit code 0"}
+    launched.start("g4", "w5")
+    wait_for(lambda: "w5" in launched.coordinator.connections)
+    launched.coordinator.dismiss("w5")
+    assert launched.wait_ended("g4") == {"w5": "exit code 0"}
 
 
 def test_a_group_that_is_stopped_while_it_starts_never_begins(launched: Launched) -> None:
-    launched.start("g1", "w1")
-    launched.launcher.stop("g1", kill=False)
-    assert launched.wait_ended("g1") == {"w1": "not started"}
-    assert launched.coordinator.connections == {}
+    launched.start("g5", "w6")
+    launched.launcher.stop("g5", kill=False)
+    assert launched.wait_ended("g5") == {"w6": "not started"}
+    assert "w6" not in launched.coordinator.connections
 
 
 def test_a_frozen_worker_can_be_ended(launched: Launched) -> None:
-    launched.start("g1", "w1")
-    wait_for(lambda: "w1" in launched.coordinator.connections)
-    os.kill(workers()["w1"], signal.SIGSTOP)
-    launched.launcher.stop("g1", kill=True)
-    assert launched.wait_ended("g1", 15) == {"w1": "signal 9 (SIGKILL)"}
+    launched.start("g6", "w7")
+    wait_for(lambda: "w7" in launched.coordinator.connections)
+    os.kill(workers()["w7"], signal.SIGSTOP)
+    launched.launcher.stop("g6", kill=True)
+    assert launched.wait_ended("g6", 15) == {"w7": "signal 9 (SIGKILL)"}
 
 
 def test_a_worker_does_not_outlive_the_ray_process_that_holds_its_resources(launched: Launched) -> None:
-    launched.start("g1", "w1")
-    wait_for(lambda: "w1" in launched.coordinator.connections)
-    pid = workers()["w1"]
+    launched.start("g7", "w8")
+    wait_for(lambda: "w8" in launched.coordinator.connections)
+    pid = workers()["w8"]
     parent = psutil.Process(pid).parent()
     assert parent is not None
     parent.kill()
-    cause = launched.wait_ended("g1", 30)["w1"]
+    cause = launched.wait_ended("g7", 30)["w8"]
     assert cause.startswith("its process vanished")
     assert workers() == {}
 
 
 def test_an_agent_that_is_killed_leaves_nothing_and_the_next_group_gets_a_new_one(launched: Launched) -> None:
-    launched.start("g1", "w1")
-    wait_for(lambda: "w1" in launched.coordinator.connections)
+    launched.start("g8", "w9")
+    wait_for(lambda: "w9" in launched.coordinator.connections)
     (agent,) = tagged("ray::Agent")
     agent.kill()
-    assert "agent of its node was lost" in launched.wait_ended("g1", 60)["w1"]
+    assert "agent of its node was lost" in launched.wait_ended("g8", 60)["w9"]
     assert workers() == {}
-    launched.start("g2", "w2")
-    wait_for(lambda: "w2" in launched.coordinator.connections)
+    launched.start("g9", "w10")
+    wait_for(lambda: "w10" in launched.coordinator.connections)
 
 
 def test_a_group_that_no_node_can_hold_says_what_it_needs(
@@ -203,16 +225,15 @@ def test_a_group_that_no_node_can_hold_says_what_it_needs(
 def test_the_key_of_the_attempt_is_nowhere_in_ray(launched: Launched, ray_head: Any) -> None:
     import httpx
 
-    launched.start("g1", "w1")
-    wait_for(lambda: "w1" in launched.coordinator.connections)
+    launched.start("g10", "w11")
+    wait_for(lambda: "w11" in launched.coordinator.connections)
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text().strip()
     with httpx.Client(
         base_url=ray_head.address, headers={"Authorization": f"Bearer {token}"}, trust_env=False
     ) as http:
-        for path in (
-            "/api/jobs/",
-            "/api/v0/actors?detail=1",
-            "/api/v0/tasks?detail=1",
-            "/api/v0/workers?detail=1",
-        ):
+        paths = ["/api/jobs/", *(f"/api/v0/{what}?detail=1" for what in ("actors", "tasks", "workers"))]
+        for path in paths:
             assert "the-key" not in http.get(path).raise_for_status().text
+    logs = Path(json.loads((ray_head.log_file.parent.parent / "ray.json").read_text())["temp_dir"])
+    for file in logs.glob("session_*/logs/**/*"):
+        assert not file.is_file() or b"the-key" not in file.read_bytes(), file

@@ -53,7 +53,10 @@ class Agent:
         self._runs: dict[str, Run] = {}
         self._starting_at_once = max(1, len(os.sched_getaffinity(0)) // 2)
         self._stopped: dict[str, bool] = {}  # group -> kill; the order to stop may overtake the one to start
-        self._updates: list[Update] = []
+        self._known: set[str] = set()  # groups; Ray repeats a call whose answer was lost
+        self._updates: list[Update] = []  # that the launcher has not seen
+        self._told = 0
+        self._closed = False
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._shipping = threading.Lock()
@@ -62,6 +65,10 @@ class Agent:
 
     def start(self, group: Mapping[str, Any], resources: Mapping[str, float]) -> None:
         """Begin to start a group; returns at once. resources: of each worker, in Ray's names."""
+        with self._changed:
+            if group["group"] in self._known:
+                return
+            self._known.add(group["group"])
         from elastrain.trainers.ray_run import Run  # brings Ray Train, which the driver need not import
 
         workers = tuple(WorkerStart.from_dict(worker) for worker in group["workers"])
@@ -84,18 +91,21 @@ class Agent:
         if run is not None:
             run.stop(kill=kill)
 
-    def updates(self, wait_s: float) -> list[Update]:
-        """What happened since the last call; waits for it for at most `wait_s`. Each update is given once.
+    def updates(self, seen: int, wait_s: float) -> list[Update]:
+        """What happened after update `seen`; waits for it for at most `wait_s`. A repeated call is harmless.
 
-        {"kind": "log", "worker", "offset", "bytes"} or {"kind": "ended", "group", "causes"}
+        {number, kind: "ended", group, causes} or {number, kind: "log", worker, offset, bytes}
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._updates, wait_s)
-            updates, self._updates = self._updates, []
-            return updates
+            self._updates = [update for update in self._updates if update["number"] > seen]
+            self._changed.wait_for(lambda: self._updates or self._closed, wait_s)
+            return list(self._updates)
 
     def close(self) -> dict[str, Any]:
-        """End every process of the attempt on this node; -> {node, pids that had to be killed, seconds}."""
+        """End every process of the attempt on this node.
+
+        -> {node, pids: what workers had left behind, seconds, updates: all that were not asked for}
+        """
         began = time.monotonic()
         self._closing.set()
         runs = list(self._runs.values())
@@ -107,7 +117,12 @@ class Agent:
         with self._shipping:
             self._shipper.ship()
         shutil.rmtree(self._folder, ignore_errors=True)
-        return {"node": self._node, "pids": pids, "seconds": round(time.monotonic() - began, 3)}
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            updates = list(self._updates)
+        seconds = round(time.monotonic() - began, 3)
+        return {"node": self._node, "pids": pids, "seconds": seconds, "updates": updates}
 
     # -- in the background
 
@@ -153,5 +168,6 @@ class Agent:
 
     def _tell(self, update: Update) -> None:
         with self._changed:
-            self._updates.append(update)
+            self._told += 1
+            self._updates.append({"number": self._told, **update})
             self._changed.notify_all()

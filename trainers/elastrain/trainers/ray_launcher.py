@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import ray
@@ -46,9 +46,11 @@ class _Group:
 class _Agent:
     actor: Any
     node: str
+    listener: threading.Thread = field(init=False)
+    seen: int = 0  # the last of its updates that was heard
+    closing: bool = False  # nobody asks it for updates any more
     lost: bool = False  # it takes no orders any more
     swept: bool = True  # False: what it left on its node may still be there
-    logs: dict[str, int] = field(default_factory=dict)  # worker -> bytes of its log in storage
 
 
 class RayLauncher:
@@ -101,17 +103,23 @@ class RayLauncher:
         """End every process that was started, on every node; returns when they are gone."""
         self._errands.put(None)
         self._thread.join()
-        closing = {node: agent.actor.close.remote() for node, agent in self._agents.items() if not agent.lost}
+        agents = list(self._agents.values())
+        for agent in agents:
+            agent.closing = True
+        closing = [(agent, agent.actor.close.remote()) for agent in agents if not agent.lost]
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        for node, answer in closing.items():
+        for agent, answer in closing:
             try:
-                self.receipt.append(ray.get(answer, timeout=max(0.1, deadline - time.monotonic())))
+                said = ray.get(answer, timeout=max(0.1, deadline - time.monotonic()))
+                agent.listener.join(1.0)
+                self._hear(agent, said.pop("updates"))
+                self.receipt.append(said)
             except (RayError, TimeoutError) as error:
-                log.warning("the agent of node %s did not close: %s", node, error)
-                self._agents[node].lost = True
-        for agent in self._agents.values():
+                log.warning("the agent of node %s did not close: %s", agent.node, _headline(error))
+                agent.lost = True
+        for agent in agents:
             ray.kill(agent.actor)  # and with it whatever Ray Train runs it still owns
-        self._sweep([agent.node for agent in self._agents.values() if agent.lost])
+        self._sweep([agent.node for agent in agents if agent.lost])
 
     # -- placing, in the launcher's thread
 
@@ -175,6 +183,7 @@ class RayLauncher:
                 name=f"agent-{self._job}-{self._attempt}-{node[:8]}-{len(self._agents)}",
                 num_cpus=0,
                 max_restarts=0,
+                max_task_retries=-1,  # as long as it lives; its methods may be repeated
                 max_concurrency=16,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
                 runtime_env={"env_vars": environment},
@@ -182,7 +191,10 @@ class RayLauncher:
             .remote(self._job, self._attempt, *self._storage)
         )
         agent = _Agent(actor, node)
-        threading.Thread(target=self._listen, args=(agent,), daemon=True, name=f"agent {node[:8]}").start()
+        agent.listener = threading.Thread(
+            target=self._listen, args=(agent,), daemon=True, name=f"agent {node[:8]}"
+        )
+        agent.listener.start()
         return agent
 
     def _stop(self, name: str, kill: bool) -> None:
@@ -197,28 +209,37 @@ class RayLauncher:
     # -- what agents say, in a thread for each
 
     def _listen(self, agent: _Agent) -> None:
-        while not agent.lost:
+        while not agent.closing:
             try:
-                updates = ray.get(agent.actor.updates.remote(UPDATES_WAIT_S))
+                updates = ray.get(agent.actor.updates.remote(agent.seen, UPDATES_WAIT_S))
+            except ActorUnavailableError:
+                time.sleep(1.0)  # the network, perhaps: Ray will say if it is dead
+                continue
             except RayError as error:
                 self._lost(agent, error)
                 return
-            for update in updates:
-                if update["kind"] == "ended":
-                    self._end(update["group"], update["causes"])
-                else:
-                    agent.logs[update["worker"]] = update["offset"] + update["bytes"]
-                    self._said(update)
+            self._hear(agent, updates)
+
+    def _hear(self, agent: _Agent, updates: list[dict[str, Any]]) -> None:
+        for update in updates:
+            number = update.pop("number")
+            if number <= agent.seen:
+                continue
+            agent.seen = number
+            if update["kind"] == "ended":
+                self._end(update["group"], update["causes"])
+            else:
+                self._said(update)
 
     def _lost(self, agent: _Agent, error: RayError) -> None:
         """An agent's death means the node's: its groups are over, and nothing of them may be left."""
         agent.swept, agent.lost = False, True
-        if not self._thread.is_alive():
-            return  # closed
+        if agent.closing:
+            return
+        self._sweep([agent.node])
         gone = agent.node not in {node.id for node in living_nodes()}
         cause = "node lost" if gone else f"the agent of its node was lost: {_headline(error)}"
         log.warning("node %s: %s", agent.node, cause)
-        self._sweep([] if gone else [agent.node])
         with self._lock:
             groups = [g for g in self._groups.values() if g.node == agent.node and not g.ended]
         for group in groups:
