@@ -7,7 +7,6 @@ launcher ──starts──▶ workers ◀──WebSocket──▶ coordinator �
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from elastrain.trainers import messages as m
-from elastrain.trainers.checkpoints import Checkpoints, Pending
+from elastrain.trainers.checkpoints import Checkpoints
 from elastrain.trainers.coordinator import Coordinator
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.data import EmptyDataset
@@ -24,13 +23,13 @@ from elastrain.trainers.launcher import GroupStart, Launcher, WorkerStart
 from elastrain.trainers.membership import Machine, Phase, Policy
 from elastrain.trainers.messages import Action, Event, Json
 from elastrain.trainers.roster import State
+from elastrain.trainers.saving import Saving
 from elastrain.trainers.spec import JobSpec
-from elastrain.trainers.storage import Storage, StorageError
+from elastrain.trainers.storage import Storage
 from elastrain.trainers.tally import Tally
 
 TICK_S = 0.1
 END_S = 10.0  # for workers to end by themselves
-RETRY_S = 1.0  # until a checkpoint that failed is asked for again
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,12 @@ class Attempt:
             **(welcome or {}),
         }
         self.checkpoints = Checkpoints(storage, job, attempt, spec, sink)
+        self.saving = Saving(self.checkpoints, self.machine.progress, self._feed, spec.checkpoint.every_s)
         self.tally = Tally(spec, sink)
         self._address = ""
         self._members: dict[int, tuple[str, ...]] = {}  # generation -> workers by rank
         self._outcome: asyncio.Future[Outcome] | None = None
-        self._saves: set[asyncio.Task[None]] = set()
         self._paused_at: float | None = None
-        self._last_save_s = time.monotonic()
 
     # ---- what the driver may ask ------------------------------------------------------------
 
@@ -122,14 +120,8 @@ class Attempt:
             for ended in self.launcher.poll():
                 self._feed(m.GroupGone(ended.group, ended.causes))
             self._feed(m.Tick(time.monotonic()))
-            every = self.spec.checkpoint.every_s
-            if (
-                every is not None
-                and time.monotonic() - self._last_save_s > every
-                and self.machine.phase is Phase.STEADY
-            ):
-                self._last_save_s = time.monotonic()
-                self.checkpoint()
+            if self.machine.phase is Phase.STEADY:
+                self.saving.tick()
             self.tally.progress(None, self.machine)
             await asyncio.sleep(TICK_S)
 
@@ -148,9 +140,7 @@ class Attempt:
         await asyncio.to_thread(self.launcher.close)
         self._ended_groups()
         await self.coordinator.close()
-        for task in list(self._saves):
-            with contextlib.suppress(Exception):
-                await task
+        await self.saving.close()
         self.tally.all_ended(self.machine)
 
     def _ended_groups(self) -> set[str]:
@@ -180,7 +170,7 @@ class Attempt:
         for action in actions:
             self._do(action)
         if isinstance(event_, m.Closed):
-            self._lost(event_.worker)
+            self.saving.lost(event_.worker)
         if not isinstance(event_, (m.Tick, m.Beat, m.Began, m.Committed)):
             self.tally.workers(self.machine)
 
@@ -192,7 +182,7 @@ class Attempt:
                 self.launcher.stop(group, kill=kill)
             case m.Fence(worker, _):
                 self.coordinator.fence(worker)
-                self._lost(worker)
+                self.saving.lost(worker)
             case m.Halt(generation, workers, why):
                 self.coordinator.tell(workers, {"kind": "halt", "generation": generation, "why": why})
             case m.Command(number, kind):
@@ -283,14 +273,9 @@ class Attempt:
             case "evaluated":
                 self.tally.evaluated(said["step"], said["metrics"])
             case "part":
-                workers = self._members.get(said["generation"])
-                whole = self.checkpoints.arrived(said, workers) if workers is not None else None
-                if whole is not None:
-                    task = asyncio.ensure_future(self._save(whole))
-                    self._saves.add(task)
-                    task.add_done_callback(self._saves.discard)
+                self.saving.part(said, self._members.get(said["generation"]))
             case "part_failed":
-                self._save_failed((said["step"], said["generation"]), f"{worker}: {said['why']}")
+                self.saving.failed(said, worker)
             case "bad_checkpoint":
                 self.checkpoints.set_aside(said["step"], f"{said['file']}: {said['why']}")
 
@@ -302,33 +287,3 @@ class Attempt:
             return
         self.checkpoints.plan = self.tally.plan
         self._feed(m.Warm(worker, said["blocks"]))
-
-    async def _save(self, pending: Pending) -> None:
-        try:
-            await asyncio.to_thread(self.checkpoints.save, pending)
-        except StorageError as error:
-            self.sink(
-                event("checkpoint.failed", f"checkpoint {pending.step}: {error}", {"step": pending.step})
-            )
-            self._want_another(pending.step)
-            return
-        self._last_save_s = time.monotonic()
-        self._feed(m.CheckpointSaved(pending.step))
-
-    def _lost(self, worker: str) -> None:
-        for step in self.checkpoints.lost(worker):
-            self._want_another(step)
-
-    def _save_failed(self, key: tuple[int, int], why: str) -> None:
-        self.checkpoints.pending.setdefault(key, Pending(key[0], ()))
-        self.checkpoints.fail(key, why)
-        self._want_another(key[0])
-
-    def _want_another(self, step: int) -> None:
-        """Unless a checkpoint of that step or a later one came through by then."""
-
-        def ask() -> None:
-            if self.machine.phase is not Phase.ENDED and (self.machine.progress.saved_step or 0) < step:
-                self._feed(m.CheckpointWanted(f"checkpoint {step} failed"))
-
-        asyncio.get_running_loop().call_later(RETRY_S, ask)

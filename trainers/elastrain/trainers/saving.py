@@ -1,0 +1,88 @@
+"""When a checkpoint is made beside the fixed steps: by the clock, and again if one failed. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from elastrain.trainers import messages as m
+from elastrain.trainers.checkpoints import Checkpoints, Pending
+from elastrain.trainers.facts import event
+from elastrain.trainers.messages import Event, Json
+from elastrain.trainers.storage import StorageError
+
+RETRY_S = 1.0  # until a checkpoint that failed is asked for again
+
+
+class Steps(Protocol):
+    """What the machine knows of saved steps."""
+
+    saved_step: int | None
+
+
+class Saving:
+    """Takes in what workers say of their uploads; writes the manifest when all have said it."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, steps: Steps, feed: Callable[[Event], None], every_s: float | None
+    ) -> None:
+        self.checkpoints, self.steps, self.feed, self.every_s = checkpoints, steps, feed, every_s
+        self.closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_s = time.monotonic()
+
+    def tick(self) -> None:
+        """Ask for a checkpoint if the last one is `every_s` ago."""
+        if self.every_s is not None and time.monotonic() - self._last_s > self.every_s:
+            self._last_s = time.monotonic()
+            self.feed(m.CheckpointWanted("every_s"))
+
+    def part(self, said: Json, workers: tuple[str, ...] | None) -> None:
+        """A rank's upload is done; workers: of its generation, by rank."""
+        whole = self.checkpoints.arrived(said, workers) if workers is not None else None
+        if whole is not None:
+            task = asyncio.ensure_future(self._save(whole))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _save(self, pending: Pending) -> None:
+        try:
+            await asyncio.to_thread(self.checkpoints.save, pending)
+        except StorageError as error:
+            text = f"checkpoint {pending.step}: {error}"
+            self.checkpoints.emit(event("checkpoint.failed", text, {"step": pending.step}))
+            self._want_another(pending.step)
+            return
+        self._last_s = time.monotonic()
+        self.feed(m.CheckpointSaved(pending.step))
+
+    def lost(self, worker: str) -> None:
+        """A worker is gone, and what it had not uploaded with it."""
+        for step in self.checkpoints.lost(worker):
+            self._want_another(step)
+
+    def failed(self, said: Json, worker: str) -> None:
+        """A worker gave up uploading its part."""
+        key = (said["step"], said["generation"])
+        self.checkpoints.pending.setdefault(key, Pending(key[0], ()))
+        self.checkpoints.fail(key, f"{worker}: {said['why']}")
+        self._want_another(key[0])
+
+    def _want_another(self, step: int) -> None:
+        """Unless a checkpoint of that step or a later one came through by then."""
+
+        def ask() -> None:
+            if not self.closed and (self.steps.saved_step or 0) < step:
+                self.feed(m.CheckpointWanted(f"checkpoint {step} failed"))
+
+        asyncio.get_running_loop().call_later(RETRY_S, ask)
+
+    async def close(self) -> None:
+        """Let manifests that are being written be written."""
+        self.closed = True
+        for task in list(self._tasks):
+            with contextlib.suppress(Exception):
+                await task
