@@ -1,5 +1,6 @@
 # make demo   the whole story in three minutes: train, kill a worker, see that nothing was lost
 # make test   every test, quick ones first
+# make simulate   many random schedules around the membership machine (RUNS=100000)
 # make lint   style, types, layers
 #
 # TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
@@ -17,7 +18,7 @@ pytest := $(bin)/pytest
 run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 
-.PHONY: help demo test quick engine ray e2e lint venv clean
+.PHONY: help demo test quick engine ray e2e simulate lint venv clean
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -32,6 +33,10 @@ quick: $(dev_stamp)
 
 engine ray e2e: $(dev_stamp)
 	$(pytest) -m $@
+
+RUNS ?= 100000
+simulate: $(dev_stamp)
+	cd tests && $(abspath $(bin))/python -m trainers.simulation --runs $(RUNS)
 
 lint: $(dev_stamp)
 	$(bin)/ruff check .

@@ -5,6 +5,7 @@
 - Members of a generation are never more than one step apart.
 - After re-forming, every member has the whole model at one step, and every block's optimizer state lies at
   that step on its owner and on its buddy.
+- Never more than half of the members are removed for their silence at once.
 - A rollback happens only when some block's state was held by no survivor.
 - A worker that was removed changes nothing.
 """
@@ -21,7 +22,8 @@ from elastrain.trainers.handover import Opening
 from elastrain.trainers.messages import Json
 
 if TYPE_CHECKING:
-    from trainers.simulated_worker import Meeting, SimulatedWorker
+    from trainers.simulated_copy import Meeting
+    from trainers.simulated_worker import SimulatedWorker
 
 
 @dataclass
@@ -110,6 +112,10 @@ class Ledger:
         if step > self.highest:  # all who could have told of it are lost, but not what they saved
             assert self.unheard, f"step {step} is restored, which was never accepted"
         self.step = step
+
+    def evicted_together(self, lost: Sequence[Any], members: int) -> None:
+        groups = {w.group for w in lost}
+        assert len(lost) <= members / 2 or len(groups) <= 1, f"{len(lost)} of {members} are removed at once"
 
     def ended(self, action: m.End, total: int, asked: set[str], faults: Mapping[str, Any]) -> None:
         self.counts[action.outcome] += 1

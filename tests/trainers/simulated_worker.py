@@ -1,7 +1,6 @@
-"""A worker of the simulation: the protocol of loop.py and handover.py, with versions in place of tensors.
+"""A worker of the simulation: the protocol of loop.py and handover.py around a copy of versions.
 
-A block's version is the step that it is at, so a chunk that was handed over wrongly, or an update that was
-made twice or never, shows as a wrong number. What decides is the real code: who keeps what (`Ownership`),
+What decides is the real code: who keeps what (`Ownership`),
 what travels (`handover.plan`), who computes what (`deal`). Where the real worker may be interrupted, the
 generator yields; everything between two yields happens at once.
 """
@@ -14,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers import messages as m
-from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.cursor import deal
-from elastrain.trainers.handover import Opening, Transfer
-from elastrain.trainers.messages import Fault, Json, Range, Report
+from elastrain.trainers.handover import Opening
+from elastrain.trainers.messages import Fault, Json
+from trainers.simulated_copy import Copy, Meeting, blocks_in
 
 if TYPE_CHECKING:
     from trainers.simulated_world import World
@@ -40,96 +39,6 @@ class Boundary(Exception): ...
 class Raised(Exception):
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
-
-
-@dataclass
-class Meeting:
-    """The process group of one generation. An operation is over for a rank when those it needs have come."""
-
-    opening: Opening
-    ownership: Ownership
-    transfers: list[Transfer]
-    tables: dict[tuple[str, int], dict[int, Any]] = field(default_factory=dict)  # operation -> rank -> data
-    records: dict[int, Json] = field(default_factory=dict)
-    hurt: bool = False  # the process of a member is gone
-    feels: dict[int, bool] = field(default_factory=dict)  # ranks that see an error of it; others just wait
-    present: set[str] = field(default_factory=set)  # members that have not left it
-
-    @property
-    def world(self) -> int:
-        return self.ownership.world
-
-
-@dataclass
-class Copy:
-    """What a worker holds of the training (replica.py)."""
-
-    blocks: int
-    cursor: Json | None = None  # {"step", "position", "evaluated"}; None: nothing is held
-    record: Json | None = None
-    params: dict[int, int] = field(default_factory=dict)  # block -> version
-    state: dict[int, int] = field(default_factory=dict)  # block -> version of its optimizer state
-    whole: bool = False
-    partial: set[int] | None = None  # microbatches of this step that are done
-    reduced: dict[int, int] = field(default_factory=dict)  # block -> step whose sum is here
-
-    @property
-    def step(self) -> int:
-        return int(self.cursor["step"]) if self.cursor is not None else -1
-
-    def forget(self) -> None:
-        self.cursor, self.record, self.whole, self.partial = None, None, False, None
-        self.state, self.reduced = {}, {}
-
-    def report(self, generation: int, why: Any, fault: Fault | None = None) -> Report:
-        if self.cursor is None:
-            return Report(generation, why, -1, fault=fault)
-        held = tuple(ranges(self.state))
-        done = tuple(sorted(self.partial or ()))
-        return Report(
-            generation, why, self.step, dict(self.cursor), self.record, held, self.whole, done, fault
-        )
-
-    def apply(self, record: Json) -> None:
-        at = self.step
-        assert record["step"] == at, f"a record of step {record['step']} is applied at step {at}"
-        for block in self.state:
-            assert self.reduced.get(block) == at, f"block {block} is updated at step {at} without its sum"
-            assert self.state[block] == self.params[block] == at, f"block {block} is not at step {at}"
-            self.state[block] = self.params[block] = at + 1
-        self.cursor = {"step": at + 1, "position": 0, "evaluated": (self.cursor or {})["evaluated"]}
-        self.record, self.whole, self.partial, self.reduced = record, False, None, {}
-
-    def catch_up(self, opening: Opening) -> None:
-        assert opening.cursor is not None
-        cursor = dict(opening.cursor)
-        if self.step == opening.step - 1 and opening.record is not None:
-            self.apply(opening.record)
-        elif self.step != opening.step:
-            self.forget()
-        if cursor["step"] == opening.step - 1 and opening.record is not None:
-            cursor.update(step=opening.step, position=0)
-        assert cursor["step"] == opening.step, f"a cursor of {cursor['step']} opens step {opening.step}"
-        self.cursor, self.record = cursor, opening.record or self.record
-
-    def load(self, step: int, held: Iterable[int]) -> None:
-        self.cursor, self.record, self.whole = {"step": step, "position": 0, "evaluated": step}, None, True
-        self.params = dict.fromkeys(range(self.blocks), step)
-        self.state = dict.fromkeys(held, step)
-
-
-def ranges(blocks: Iterable[int]) -> list[Range]:
-    found: list[Range] = []
-    for block in sorted(blocks):
-        if found and found[-1][1] == block:
-            found[-1] = (found[-1][0], block + 1)
-        else:
-            found.append((block, block + 1))
-    return found
-
-
-def blocks_in(chunks: Iterable[Range]) -> set[int]:
-    return {block for start, stop in chunks for block in range(start, stop)}
 
 
 @dataclass
@@ -165,8 +74,7 @@ class SimulatedWorker:
     # ---- what the scheduler asks ------------------------------------------------------------
 
     def runnable(self) -> bool:
-        if not self.alive or self.frozen:
-            return False
+        """Would a turn of a worker that is neither dead nor frozen change anything?"""
         if self.waits_for is None or self.waits_for():
             return True
         if self.blocked:

@@ -17,10 +17,11 @@ from elastrain.trainers import messages as m
 from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
 from elastrain.trainers.handover import Opening, plan
 from elastrain.trainers.membership import Machine, Phase, Policy
-from elastrain.trainers.messages import Fault, Json
+from elastrain.trainers.messages import Fault
 from elastrain.trainers.roster import State
 from trainers.ledger import Ledger
-from trainers.simulated_worker import Meeting, Raised, SimulatedWorker, as_opening
+from trainers.simulated_copy import Meeting
+from trainers.simulated_worker import Raised, SimulatedWorker, as_opening
 
 CLOSED = "closed"
 Turn = Callable[[], None]
@@ -124,6 +125,7 @@ class World:
     def _fence(self, worker: SimulatedWorker) -> None:
         self.ledger.unheard |= bool(worker.outbox)
         self.faults["infrastructure"] += 1
+        self.ledger.counts["evictions"] += 1
         worker.connected, worker.fenced = False, True
         worker.outbox.clear()
         worker.inbox.append(CLOSED)
@@ -193,7 +195,11 @@ class World:
                 if worker.waits_for is not None and worker.meeting is not None:
                     self.feed(m.Waits(worker.id, worker.meeting.opening.generation))
         self.clock += seconds
+        before = self.machine.generation.survivors
+        evicted = self.ledger.counts["evictions"]
         self.feed(m.Tick(self.clock))
+        if self.ledger.counts["evictions"] - evicted > 1:
+            self.ledger.evicted_together([w for w in before if w.state is State.LOST], len(before))
 
     # ---- processes --------------------------------------------------------------------------
 
@@ -286,21 +292,20 @@ class World:
 
     # ---- what may happen next ---------------------------------------------------------------
 
-    def turns_now(self) -> list[Turn]:
-        """Everything that could be the next thing to happen, faults and time aside."""
-        turns: list[Turn] = []
+    def turns_now(self) -> list[tuple[Callable[[Any], None], Any]]:
+        """Everything that could be the next thing to happen, faults and time aside: (what, with whom)."""
+        turns: list[tuple[Callable[[Any], None], Any]] = [(self._does, turn) for turn in self.todo]
         for w in self.workers.values():
-            if not w.cut:
-                if w.outbox and not w.fenced and self.rng.random() >= w.lag:
-                    turns.append(functools.partial(self.deliver, w))
-                if w.inbox and w.alive and not w.frozen:
-                    turns.append(functools.partial(self._hears, w))
-            if w.alive and not w.frozen:
-                if w.uploads:
-                    turns.append(functools.partial(self.upload, w))
-                if w.runnable():
-                    turns.append(w.turn)
-        turns += [functools.partial(self._does, turn) for turn in self.todo]
+            if w.outbox and not (w.cut or w.fenced) and self.rng.random() >= w.lag:
+                turns.append((self.deliver, w))
+            if not w.alive or w.frozen:
+                continue
+            if w.inbox and not w.cut:
+                turns.append((self._hears, w))
+            if w.uploads:
+                turns.append((self.upload, w))
+            if w.runnable():
+                turns.append((SimulatedWorker.turn, w))
         return turns
 
     def _hears(self, worker: SimulatedWorker) -> None:

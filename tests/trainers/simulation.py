@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.membership import Phase
+from trainers import big
 from trainers.simulated_worker import SimulatedWorker
 from trainers.simulated_world import Setup, World
 
@@ -173,7 +174,8 @@ def _rage(world: World, chaos: Chaos, turns: int) -> None:
         elif dice < chaos.rate + 0.02:
             world.tick(world.rng.choice([0.1, 1.0, 2.0]), heard=0.9)
         elif now := world.turns_now():
-            world.rng.choice(now)()
+            what, whom = world.rng.choice(now)
+            what(whom)
         else:
             world.tick(2.0, heard=0.95)
 
@@ -198,10 +200,13 @@ def _calm(world: World) -> None:
         elif world.rng.random() < 0.01:
             world.tick(0.5, heard=1.0)
         else:
-            world.rng.choice(now)()
+            what, whom = world.rng.choice(now)
+            what(whom)
         if world.setup.total is None and not world.asked and _settled(world):
             world.asked.add("paused")
             world.feed(m.Finish("paused"))
+            if world.rng.random() < 0.3:  # the last fault: the pause has to outlive it
+                world.kill(world.workers[world.rng.choice(world.machine.members)])
     machine = world.machine
     why = "nothing more happens" if idle else f"it goes on after {CALM_TURNS} turns"
     raise AssertionError(
@@ -228,8 +233,12 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--big", action="store_true", help="what a change costs with 1,000 workers")
     parser.add_argument("--seed", type=int, help="tell this one schedule word by word")
     options = parser.parse_args()
+    if options.big:
+        big.main()
+        return
     if options.seed is not None:
         print("\n".join(run(options.seed, tell=True).trace or []))
         return

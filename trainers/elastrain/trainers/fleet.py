@@ -112,12 +112,14 @@ class Fleet:
     def _silent(self, awaited: bool) -> list[Worker]:
         """Whom to remove: busy is not dead, so only members that others wait for, and who missed ten beats.
         Never more than half of the members at once: then it is rather the driver that hears nothing."""
-        active = sum(w.state is State.ACTIVE for w in self.roster.workers.values())
+        beat = self.policy.heartbeat_s
+        quiet = [w for w in self.roster.workers.values() if self.now - w.last_beat > AWAITED_SILENCE * beat]
+        active = sum(w.state is State.ACTIVE for w in self.roster.workers.values()) if quiet else 0
         found: dict[str, Worker] = {}  # by group, which leaves as a whole
         removed = 0
-        for worker in self.roster.workers.values():
+        for worker in quiet:
             beats = self._patience(worker, awaited)
-            if beats is None or self.now - worker.last_beat <= beats * self.policy.heartbeat_s:
+            if beats is None or self.now - worker.last_beat <= beats * beat:
                 continue
             removes = sum(w.state is State.ACTIVE for w in self.roster.peers(worker.group))
             if worker.group not in found and (not found or removed + removes <= active // 2):
@@ -170,10 +172,11 @@ class Fleet:
 
     def _unheard(self, worker: Worker, why: str) -> None:
         """Nothing more comes from this worker."""
-        if worker.state is State.LEAVING:
-            worker.state = State.ENDED if self.roster.groups[worker.group].ended else State.LEAVING
-        elif worker.state in (State.STARTING, State.READY, State.ACTIVE):
-            self._remove(worker, why, vanished=True)
+        group = self.roster.groups[worker.group]
+        if worker.state in (State.STARTING, State.READY, State.ACTIVE):
+            self._remove(worker, group.causes.get(worker.id) or why, vanished=True)
+        elif worker.state is State.LEAVING and group.ended:
+            worker.state = State.ENDED
 
     def _say_exit(self, worker: Worker, group: Group) -> None:
         cause = group.causes.get(worker.id)

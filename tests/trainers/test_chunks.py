@@ -1,0 +1,154 @@
+"""Who keeps what: for every model and every set of members."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastrain.trainers.chunks import (
+    ALIGN,
+    BUCKET,
+    Domain,
+    FlatSpace,
+    Ownership,
+    buddies,
+    intersect,
+    subtract,
+)
+from elastrain.trainers.messages import Range
+
+shapes = st.lists(st.lists(st.integers(1, 40), max_size=3).map(tuple), min_size=1, max_size=8)
+spaces = shapes.map(lambda given_: FlatSpace.of([(f"p{i}", shape) for i, shape in enumerate(given_)]))
+# several blocks per bucket and several buckets, without the sizes that go with it
+wide = st.builds(
+    lambda blocks, per: FlatSpace((), blocks * (BUCKET // per), BUCKET // per),
+    st.integers(1, 40),
+    st.integers(1, 6),
+)
+
+
+@st.composite
+def members(draw: st.DrawFn, most: int = 9) -> list[Domain]:
+    """Workers in groups of equal size, each group on one node."""
+    per_group = draw(st.integers(1, 3))
+    groups = draw(st.integers(1, most // per_group))
+    nodes = [draw(st.integers(0, 3)) for _ in range(groups)]
+    order = draw(st.permutations(range(groups * per_group)))
+    return [Domain(f"w{i}", f"g{i // per_group}", f"n{nodes[i // per_group]}") for i in order]
+
+
+def blocks(chunks: list[Range]) -> list[int]:
+    return [b for first, last in chunks for b in range(first, last)]
+
+
+@given(spaces)
+def test_parameters_lie_apart_and_aligned_the_last_registered_first(space: FlatSpace) -> None:
+    taken = 0
+    for piece in space.pieces:
+        assert piece.start % ALIGN == 0
+        assert piece.start >= taken
+        taken = piece.stop
+    assert [p.index for p in space.pieces] == sorted((p.index for p in space.pieces), reverse=True)
+    assert space.size >= taken
+    assert space.block % ALIGN == 0
+
+
+@given(st.one_of(spaces, wide))
+def test_buckets_partition_the_blocks_and_blocks_the_elements(space: FlatSpace) -> None:
+    buckets = space.buckets()
+    assert blocks(buckets) == list(range(space.blocks))
+    assert sum(space.length((b, b + 1)) for b in range(space.blocks)) == space.size
+    assert all(space.length(bucket) <= max(BUCKET, space.block) for bucket in buckets)
+
+
+@given(spaces, st.data())
+def test_a_part_names_each_element_of_a_parameter_once(space: FlatSpace, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, space.blocks), max_size=4)) | {0, space.blocks})
+    found: Counter[str] = Counter()
+    for part in itertools.pairwise(cuts):
+        for piece, first, last in space.pieces_in(part):
+            assert 0 <= first < last <= piece.numel
+            assert found[piece.name] == first, "in order, without a gap"
+            found[piece.name] = last
+    assert found == {p.name: p.numel for p in space.pieces}
+
+
+@given(st.one_of(spaces, wide), members())
+def test_chunks_partition_every_bucket(space: FlatSpace, domains: list[Domain]) -> None:
+    own = Ownership.of(space, domains)
+    for bucket in space.buckets():
+        assert blocks([own.chunk(bucket, rank) for rank in range(own.world)]) == list(range(*bucket))
+    everyone = sorted(b for rank in range(own.world) for b in blocks(own.owned(rank)))
+    assert everyone == list(range(space.blocks)), "every block has exactly one owner"
+
+
+@given(wide, members())
+def test_chunks_of_one_bucket_differ_by_one_block_at_most(space: FlatSpace, domains: list[Domain]) -> None:
+    own = Ownership.of(space, domains)
+    for bucket in space.buckets():
+        sizes = [b - a for a, b in (own.chunk(bucket, rank) for rank in range(own.world))]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.one_of(spaces, wide), members())
+def test_every_block_is_held_by_owner_and_buddy(space: FlatSpace, domains: list[Domain]) -> None:
+    own = Ownership.of(space, domains)
+    holders = Counter(b for rank in range(own.world) for b in blocks(own.held(rank)))
+    assert holders == dict.fromkeys(range(space.blocks), 2 if own.world > 1 else 1)
+    for rank in range(own.world):
+        assert len(set(blocks(own.held(rank)))) == len(blocks(own.held(rank))), "no block twice"
+        buddy = own.buddy[rank]
+        if buddy is not None:
+            assert rank in own.kept_for(buddy)
+            assert set(blocks(own.owned(rank))) <= set(blocks(own.held(buddy)))
+
+
+@given(members())
+def test_the_buddy_fails_with_nothing_that_takes_the_owner(domains: list[Domain]) -> None:
+    chosen = buddies(domains)
+    nodes, groups = {d.node for d in domains}, {d.group for d in domains}
+    for mine, buddy in zip(domains, chosen, strict=True):
+        if len(domains) == 1:
+            assert buddy is None
+            continue
+        assert buddy is not None
+        other = domains[buddy]
+        assert other.worker != mine.worker
+        if len(nodes) > 1:
+            assert other.node != mine.node
+        if len(groups) > 1:
+            assert other.group != mine.group
+
+
+@given(st.integers(2, 60))
+def test_on_nodes_of_their_own_everybody_is_the_buddy_of_one(workers: int) -> None:
+    chosen = buddies([Domain(f"w{i}", f"g{i}", f"n{i}") for i in range(workers)])
+    assert sorted(b for b in chosen if b is not None) == list(range(workers))
+
+
+@given(wide, members())
+def test_of_two_members_each_sums_up_everything(space: FlatSpace, domains: list[Domain]) -> None:
+    own = Ownership.of(space, domains)
+    for bucket in space.buckets():
+        for rank in range(own.world):
+            expected = bucket if own.world <= 2 else own.chunk(bucket, rank)
+            assert own.reduces(bucket, rank) == expected
+
+
+some_range = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(lambda r: (min(r), max(r)))
+
+
+@given(some_range, st.lists(some_range, max_size=5))
+def test_subtracting_ranges_is_subtracting_sets(whole: Range, taken: list[Range]) -> None:
+    rest = subtract(whole, taken)
+    assert blocks(rest) == sorted(set(range(*whole)) - set(blocks(taken)))
+    assert all(a < b for a, b in rest) or whole[0] == whole[1]
+
+
+@given(some_range, some_range)
+def test_intersecting_ranges_is_intersecting_sets(a: Range, b: Range) -> None:
+    common = intersect(a, b)
+    assert set(range(*(common or (0, 0)))) == set(range(*a)) & set(range(*b))
