@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
@@ -95,11 +94,3 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent or parent == 1:
         os._exit(1)  # it died before the kernel knew
-
-
-if __name__ == "__main__":
-    die_with_parent()
-    exit_code = main(WorkerStart.from_dict(json.loads(sys.argv[1])))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)  # parked groups have threads that would not end
