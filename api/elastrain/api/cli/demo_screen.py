@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from elastrain.api.cli.demo_record import Record
@@ -74,19 +76,22 @@ class Panel:
 
 def _drawn(
     job: Mapping[str, Any], record: Record, workers: Sequence[Mapping[str, Any]], total: int | None
-) -> Group:
+) -> RenderableType:
     if not record.step:
-        return Group(Text(""), Text(f"  {_waiting(job)} ...", style="dim"))
+        return Text(f"\n  {_waiting(job)} ...", style="dim")
     bar = ProgressBar(total=total or 1, completed=min(record.step, total or 1), width=60)
     curve = Text("  loss ")
     curve.append(sparkline(record.losses, 48), style="cyan")
-    return Group(
+    rows = Table.grid(padding=(0, 1))  # in rows: a bar alone does not end its line
+    for row in (
         Text(""),
         Text(f"  step {record.step}/{total or '?'}   {_figures(record)}"),
-        bar,
+        Padding(bar, (0, 0, 0, 2)),
         curve,
         Text("  ").append_text(_crew(workers)),
-    )
+    ):
+        rows.add_row(row)
+    return rows
 
 
 def _waiting(job: Mapping[str, Any]) -> str:

@@ -50,7 +50,7 @@ class Server:
                 missing = ", ".join(f"{name} ({detail})" for name, detail in checks.items() if detail)
             except (OSError, ValueError, ElastrainError):
                 missing = "the API"
-            if not missing:
+            if not missing and "Ray is ready" in self.said:  # it answers before it has a node
                 return
             time.sleep(0.2)
         raise ServerFailed(f"not ready after {timeout_s:.0f} s: {missing}\n{self.said}")
@@ -86,7 +86,7 @@ def start(home: Path, *options: str) -> Server:
     """Starts `elastrain up` on `home`, in a session of its own: a ctrl-C here is not one there."""
     home.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ELASTRAIN_")}
-    with (home / "up.log").open("ab") as log:
+    with (home / "up.log").open("wb") as log:
         process = subprocess.Popen(
             command("up", *options),
             env={**environment, "ELASTRAIN_HOME": str(home)},
