@@ -5,11 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from elastrain.api.cli.demo_record import Record
@@ -17,6 +14,7 @@ from elastrain.api.cli.output import console, figure
 from elastrain.api.cli.plot import sparkline
 
 MARKS = {"active": ("●", "green"), "lost": ("✗", "red"), "ended": ("·", "dim")}
+BAR = 54  # characters, as long as the curve below it
 LINE_EVERY_S = 5.0  # where nothing is redrawn
 
 
@@ -76,22 +74,20 @@ class Panel:
 
 def _drawn(
     job: Mapping[str, Any], record: Record, workers: Sequence[Mapping[str, Any]], total: int | None
-) -> RenderableType:
+) -> Group:
     if not record.step:
-        return Text(f"\n  {_waiting(job)} ...", style="dim")
-    bar = ProgressBar(total=total or 1, completed=min(record.step, total or 1), width=60)
+        return Group(Text(""), Text(f"  {_waiting(job)} ...", style="dim"))
+    done = min(BAR, BAR * record.step // (total or record.step))
+    bar = Text("  ").append("━" * done, style="green").append("━" * (BAR - done), style="bright_black")
     curve = Text("  loss ")
-    curve.append(sparkline(record.losses, 48), style="cyan")
-    rows = Table.grid(padding=(0, 1))  # in rows: a bar alone does not end its line
-    for row in (
+    curve.append(sparkline(record.losses, BAR - 5), style="cyan")
+    return Group(
         Text(""),
         Text(f"  step {record.step}/{total or '?'}   {_figures(record)}"),
-        Padding(bar, (0, 0, 0, 2)),
+        bar,
         curve,
         Text("  ").append_text(_crew(workers)),
-    ):
-        rows.add_row(row)
-    return rows
+    )
 
 
 def _waiting(job: Mapping[str, Any]) -> str:
