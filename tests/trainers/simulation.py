@@ -103,6 +103,7 @@ class Chaos:
     def freeze(self) -> None:
         if (worker := self._one()) is not None:
             self.world.say(f"freeze {worker.id}")
+            self.world.faults["infrastructure"] += 1
             worker.frozen = True
 
     def thaw(self) -> None:
@@ -112,6 +113,7 @@ class Chaos:
     def cut(self) -> None:
         if (worker := self._one()) is not None:
             self.world.say(f"cut {worker.id}")
+            self.world.faults["infrastructure"] += 1
             worker.cut = True
 
     def heal(self) -> None:

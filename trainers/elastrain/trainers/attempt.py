@@ -171,7 +171,8 @@ class Attempt:
             self._do(action)
         if isinstance(event_, m.Closed):
             self.saving.lost(event_.worker)
-        if not isinstance(event_, (m.Tick, m.Beat, m.Began, m.Committed)):
+        told = any(isinstance(a, m.Say | m.StartGroup) for a in actions)  # not of every single word
+        if told or isinstance(event_, m.Closed | m.GroupGone):
             self.tally.workers(self.machine)
 
     def _do(self, action: Action) -> None:

@@ -7,13 +7,15 @@ what is held then, which is never less.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elastrain.trainers.chunks import Domain, Ownership, intersect, subtract
+from elastrain.trainers.chunks import Domain, Ownership
 from elastrain.trainers.collectives import Group
 from elastrain.trainers.cursor import Cursor, advance
 from elastrain.trainers.messages import Json, Range
@@ -72,23 +74,48 @@ class Transfer:
 def plan(opening: Opening, ownership: Ownership) -> list[Transfer]:
     """Who sends which blocks to whom: for each block that a member is to keep and does not hold, the next
     holder after it in rank order."""
-    transfers = []
-    holds = [opening.held.get(w, []) for w in opening.workers]
-    world = ownership.world
-    for target in range(world):
+    starts, holders = _holders([opening.held.get(w, []) for w in opening.workers])
+    transfers: list[Transfer] = []
+    for target in range(ownership.world):
         for chunk in ownership.held(target):
-            lacking = subtract(chunk, holds[target])
-            for turn in range(1, world):
-                source = (target + turn) % world
-                for held in holds[source]:
-                    found = [c for c in (intersect(part, held) for part in lacking) if c is not None]
-                    transfers += [Transfer(source, target, c) for c in found]
-                    lacking = [r for part in lacking for r in subtract(part, found)]
-            if lacking:
-                raise AssertionError(
-                    f"blocks {lacking} are held by nobody: the coordinator should have restored"
-                )
+            transfers += _lacking(chunk, target, starts, holders)
     return transfers
+
+
+def _holders(held: list[list[Range]]) -> tuple[list[int], list[list[int]]]:
+    """The flat space cut wherever somebody's range begins or ends: (first block, ranks that hold it) of each
+    piece, in order. held: by rank; ranges may overlap after an interrupted handover."""
+    changes: dict[int, list[tuple[int, int]]] = {0: []}  # block -> [(rank, +1 or -1)]
+    for rank, ranges in enumerate(held):
+        for start, stop in ranges:
+            changes.setdefault(start, []).append((rank, 1))
+            changes.setdefault(stop, []).append((rank, -1))
+    counts: Counter[int] = Counter()
+    starts, holders = sorted(changes), []
+    for block in starts:
+        for rank, change in changes[block]:
+            counts[rank] += change
+            if not counts[rank]:
+                del counts[rank]
+        holders.append(sorted(counts))
+    return starts, holders
+
+
+def _lacking(chunk: Range, target: int, starts: list[int], holders: list[list[int]]) -> list[Transfer]:
+    """What of a chunk has to come to `target`, in order."""
+    found: list[Transfer] = []
+    for at in range(bisect_right(starts, chunk[0]) - 1, bisect_left(starts, chunk[1])):
+        ranks, stop = holders[at], starts[at + 1] if at + 1 < len(starts) else chunk[1]
+        part = (max(chunk[0], starts[at]), min(chunk[1], stop))
+        if target in ranks:
+            continue
+        if not ranks:
+            raise AssertionError(f"blocks {part} are held by nobody: the coordinator should have restored")
+        source = ranks[bisect_right(ranks, target) % len(ranks)]
+        if found and found[-1].source == source and found[-1].blocks[1] == part[0]:
+            part = (found.pop().blocks[0], part[1])
+        found.append(Transfer(source, target, part))
+    return found
 
 
 def catch_up(replica: Replica, opening: Opening) -> None:
@@ -131,13 +158,14 @@ def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> N
     def size(transfer: Transfer) -> int:
         return rows * space.length(transfer.blocks)
 
-    sends: list[Tensor | None] = []
-    for peer in range(group.world):
-        packed = [pack(t) for t in transfers if (t.source, t.target) == (group.rank, peer)]
-        sends.append(torch.cat(packed) if packed else None)
-    sizes = [
-        sum(size(t) for t in transfers if (t.source, t.target) == (p, group.rank)) for p in range(group.world)
-    ]
+    packed: list[list[Tensor]] = [[] for _ in range(group.world)]
+    sizes = [0] * group.world
+    for transfer in transfers:
+        if transfer.source == group.rank:
+            packed[transfer.target].append(pack(transfer))
+        elif transfer.target == group.rank:
+            sizes[transfer.source] += size(transfer)
+    sends = [torch.cat(parts) if parts else None for parts in packed]
     arrived = group.exchange(sends, sizes, torch.float32)
     at = [0] * group.world
     for transfer in (t for t in transfers if t.target == group.rank):

@@ -47,8 +47,10 @@ class ChunkStates:
 
     def read(self, blocks: Range) -> dict[str, Tensor]:
         """The state of any range that is held, put together from pieces. Raises KeyError for a gap."""
+        if blocks in self.pieces:
+            return self.pieces[blocks]
         found: dict[Range, dict[str, Tensor]] = {}
-        for piece in self.ranges():
+        for piece in [p for p in self.ranges() if intersect(p, blocks)]:
             for part in [p for p in subtract(blocks, list(found)) if intersect(piece, p)]:
                 common = intersect(piece, part)
                 if common is not None:

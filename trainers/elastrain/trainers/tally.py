@@ -137,8 +137,9 @@ class Tally:
 
     def workers(self, machine: Machine) -> None:
         """A fact for each worker that changed."""
+        ranks = {worker: rank for rank, worker in enumerate(machine.members)}
         for worker in machine.roster.workers.values():
-            rank = machine.members.index(worker.id) if worker.id in machine.members else None
+            rank = ranks.get(worker.id)
             active = worker.state in (State.ACTIVE, State.LEAVING)
             fact = {
                 "id": worker.id,
@@ -148,7 +149,7 @@ class Tally:
                 "rank": rank if active else None,
                 "state": worker.state.value,
                 "joined_step": worker.joined_step,
-                "share": round(1 / len(machine.members), 3) if active and rank is not None else None,
+                "share": round(1 / len(ranks), 3) if active and rank is not None else None,
             }
             if self._shown.get(worker.id) != fact:
                 self._note_replacement(worker.id, machine)
