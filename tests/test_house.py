@@ -15,10 +15,10 @@ SOURCE_ROOTS = ("api", "service", "trainers")
 LONGEST_FILE = 300  # lines
 LONGEST_FUNCTION = 60  # lines
 # The rooms of trainers where tensors are; every other one does without torch, also by a detour.
-WITH_TORCH = frozenset(
-    "task samples flat optimizers collectives replica step handover loop evaluate faults checkpoint restore "
-    "session worker".split()
-)
+WITH_TORCH = {
+    *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "loop"),
+    *("evaluate", "faults", "checkpoint", "restore", "session", "worker"),
+}
 
 
 def sources() -> list[Path]:
