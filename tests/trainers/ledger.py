@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ class Ledger:
     highest: int = 0  # that was ever accepted
     generation: int = 0
     saved: set[int] = field(default_factory=set)
+    evaluated: set[int] = field(default_factory=set)  # steps whose metrics were told
     unheard: bool = False  # words of a worker were lost since the last generation formed
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -116,6 +117,11 @@ class Ledger:
     def evicted_together(self, lost: Sequence[Any], members: int) -> None:
         groups = {w.group for w in lost}
         assert len(lost) <= members / 2 or len(groups) <= 1, f"{len(lost)} of {members} are removed at once"
+
+    def all_evaluated(self, due: Iterable[int]) -> None:
+        """Rank 0 tells of them, so they may be lost with it; otherwise never."""
+        missing = set(due) - self.evaluated
+        assert not missing, f"nothing was heard of the evaluations at steps {missing}"
 
     def ended(self, action: m.End, total: int, asked: set[str], faults: Mapping[str, Any]) -> None:
         self.counts[action.outcome] += 1

@@ -228,9 +228,12 @@ class SimulatedWorker:
             raise Boundary
         at, setup = self.copy.step, self.world.setup
         last = at >= self.world.total
-        if at and setup.evaluate_every and at % setup.evaluate_every == 0:
+        due = at > 0 and setup.evaluate_every > 0 and at % setup.evaluate_every == 0
+        if due and (self.copy.cursor or {})["evaluated"] != at:
             yield from self.evaluate(g)
             kinds |= yield from self.commands(g)
+            if "regroup" in kinds:
+                raise Boundary
         if (at and (last or at % setup.save_every == 0)) or kinds & {"checkpoint", "finish"}:
             yield from self.snapshot(g, again="checkpoint" in kinds)
         if last or "finish" in kinds:
@@ -248,7 +251,9 @@ class SimulatedWorker:
             g.log = max(g.log, *entries.values())
             yield
             if "regroup" in (yield from self.peek(g)):
-                raise Boundary
+                break
+        if g.rank == 0 and self.copy.cursor is not None and self.copy.cursor["evaluated"] == self.copy.step:
+            self.send(("evaluated", self.copy.step))
 
     def commands(self, g: Generation) -> Iterator[Any]:
         kinds = yield from self.peek(g)

@@ -54,9 +54,8 @@ def ownership(blocks: int, domains: tuple[Domain, ...]) -> Ownership:
 class World:
     def __init__(self, rng: random.Random, setup: Setup) -> None:
         self.rng, self.setup = rng, setup
-        policy = Policy(
-            setup.minimum, setup.workers, setup.per_group, silence=4, wait_s=12.0, start_timeout_s=30.0
-        )
+        size = (setup.minimum, setup.workers, setup.per_group)
+        policy = Policy(*size, silence=4, wait_s=12.0, start_timeout_s=30.0, leave_s=10.0)
         self.machine = Machine(policy)
         self.ledger = Ledger(setup.microbatches)
         self.workers: dict[str, SimulatedWorker] = {}
@@ -116,6 +115,9 @@ class World:
             case m.End():
                 self.end = action
                 self.ledger.ended(action, self.total, self.asked, self.faults)
+                every = self.setup.evaluate_every
+                if action.outcome == "succeeded" and every and not self.faults["infrastructure"]:
+                    self.ledger.all_evaluated(range(every, self.total + 1, every))
 
     def _tell(self, workers: Sequence[str], message: Any) -> None:
         for worker in workers:
@@ -179,6 +181,8 @@ class World:
             case ("part_failed", step, generation):
                 self.pending.pop((step, generation), None)
                 self._want_another(step)
+            case ("evaluated", step):
+                self.ledger.evaluated.add(step)
             case ("bad_checkpoint", step):
                 self.damaged.add(step)
             case _:

@@ -186,6 +186,8 @@ class Trainer:
         if self._evaluation_due(last):
             self._evaluate(generation)
             kinds |= self._commands(generation)
+            if "regroup" in kinds:
+                raise Boundary
         if self._checkpoint_due(last) or kinds & {"checkpoint", "finish"}:
             self._snapshot(generation, again="checkpoint" in kinds)
         if last or "finish" in kinds:
@@ -213,9 +215,8 @@ class Trainer:
             log = evaluate_step(replica, self.reader, self.session, generation.group, generation.number)
             generation.log = max(generation.log, log)
             if "regroup" in self._peek(generation):
-                self._commands(generation)
-                raise Boundary
-        if generation.group.rank == 0:
+                break  # the next generation goes on with it
+        if generation.group.rank == 0 and replica.cursor.evaluated_step == replica.step:
             self.session.evaluated(generation.number, replica)
 
     def _peek(self, generation: Generation) -> set[str]:
