@@ -218,6 +218,26 @@ def test_members_that_all_feel_a_broken_peer_are_halted_once() -> None:
     assert stage.opened.members == ("w0", "w2", "w3")
 
 
+def test_a_member_that_has_sealed_is_halted_when_another_could_not() -> None:
+    stage = Stage(3, minimum=3).arrive("w0", "w1", "w2").seal("w0")
+    stage.report("w1", why="broken", detail="connection reset")
+    assert [h.workers for h in stage.all(m.Halt)] == [("w0", "w2")]
+    stage.report("w2")
+    assert stage.opened.generation == 1
+    stage.report("w0")
+    assert (stage.opened.generation, stage.opened.restore, stage.opened.cause) == (2, False, "start")
+
+
+def test_the_cause_of_a_generation_is_its_own() -> None:
+    stage = training(3).die("w1").report()
+    assert stage.opened.cause == "w1 lost"
+    stage.seal().report(why="broken")
+    assert stage.opened.cause == "re-forming"
+    stage.seal()
+    assert [d["cause"] for d in stage.said("generation.formed")] == ["start", "w1 lost", "re-forming"]
+    assert [d["worker"] for d in stage.said("worker.joined")] == ["w0", "w1", "w2"], "each once"
+
+
 def test_everybody_died_and_new_workers_go_on_from_the_checkpoint() -> None:
     stage = training(2)
     stage.feed(m.CheckpointSaved(2))
@@ -237,6 +257,7 @@ def test_a_damaged_checkpoint_leads_further_back_and_only_once() -> None:
     stage.saved = 1  # that of step 3 cannot be read
     stage.die("w0").die("w1").arrive("w2").seal()
     assert stage.said("rollback") == [{"from": 3, "to": 1}]
+    assert stage.said("generation.formed")[-1]["step"] == stage.said("worker.joined")[-1]["step"] == 1
     stage.arrive("w3").commit().report(why="boundary")
     assert (stage.opened.restore, stage.opened.step) == (False, 2)
     assert [a.step for a in stage.all(m.Accept)] == [1, 2, 3, 2]

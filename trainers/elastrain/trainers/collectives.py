@@ -23,6 +23,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 
 _parked: list[object] = []  # groups, stores and operations of generations that are over
 _NEVER = timedelta(days=1)  # a busy peer is not a dead one: who is gone is the coordinator's to say
+WAITS_S = 1.0  # after so long, and then as often, a member says that it waits for its peers
 _FRAME = 4096  # bytes; the first guess of how long a member's commit entry is
 
 
@@ -134,8 +135,9 @@ class Group:
         try:
             while not work.is_completed():
                 self._check()
-                if time.monotonic() - since > 1.0:
+                if time.monotonic() - since > WAITS_S:
                     self._waiting()
+                    since = time.monotonic()
                 time.sleep(pause)
                 pause = min(pause * 1.5, 1e-3)
             try:
@@ -192,8 +194,9 @@ def build(
     since = time.monotonic()
     while not box:
         check()
-        if time.monotonic() - since > 1.0:
+        if time.monotonic() - since > WAITS_S:
             waiting()
+            since = time.monotonic()
         thread.join(0.001)
     if isinstance(box[0], Exception):
         raise Broken(_short(box[0]))

@@ -214,7 +214,7 @@ class Machine:
 
     def _lose(self, lost: list[Worker]) -> None:
         """Members are gone."""
-        self.cause = f"{lost[-1].id} lost"
+        self.cause = f"{lost[0].id} lost"
         lost.clear()
         self.phase = Phase.COLLECTING
         self.generation.collect()
