@@ -72,7 +72,7 @@ class Attempt:
             "env": dict(spec.env),
             **(welcome or {}),
         }
-        self.checkpoints = Checkpoints(storage, job, attempt, spec, sink)
+        self.checkpoints = Checkpoints(storage, job, attempt, spec, self._emit)
         self.saving = Saving(self.checkpoints, self.machine.progress, self._feed, spec.checkpoint.every_s)
         self.tally = Tally(spec, sink)
         self._address = ""
@@ -98,7 +98,8 @@ class Attempt:
 
     async def run(self) -> Outcome:
         """Train to the end, whatever that is. Returns when every group that was started is gone."""
-        self._outcome = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._outcome = self._loop.create_future()
         self._address = await self.coordinator.open(self.host)
         found = await asyncio.to_thread(self.checkpoints.newest)
         if found is not None:
@@ -159,6 +160,10 @@ class Attempt:
         if self._outcome is None or not self._outcome.done():
             return False
         return self._outcome.result().outcome in ("succeeded", "paused", "preempted")
+
+    def _emit(self, fact: Json) -> None:
+        """A fact from any thread: manifests are written in one, and the sink is promised this loop."""
+        self._loop.call_soon_threadsafe(self.sink, fact)
 
     # ---- the machine ------------------------------------------------------------------------
 

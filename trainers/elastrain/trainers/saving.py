@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -13,6 +14,8 @@ from elastrain.trainers.checkpoints import Checkpoints, Pending
 from elastrain.trainers.facts import event
 from elastrain.trainers.messages import Event, Json
 from elastrain.trainers.storage import StorageError
+
+log = logging.getLogger(__name__)
 
 RETRY_S = 1.0  # until a checkpoint that failed is asked for again
 
@@ -51,7 +54,9 @@ class Saving:
     async def _save(self, pending: Pending) -> None:
         try:
             await asyncio.to_thread(self.checkpoints.save, pending)
-        except StorageError as error:
+        except Exception as error:  # a job must not wait for ever for a checkpoint that nobody makes
+            if not isinstance(error, StorageError):
+                log.exception("checkpoint %d could not be saved", pending.step)
             text = f"checkpoint {pending.step}: {error}"
             self.checkpoints.emit(event("checkpoint.failed", text, {"step": pending.step}))
             self._want_another(pending.step)
