@@ -36,6 +36,26 @@ def test_a_spec_file_with_overrides_becomes_a_job(client: Client, spec_file: Pat
     assert [found.id for found in client.jobs()] == [job.id]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name: 2024-01-01", "name: 2024-01-01 is read as a date; if it is meant as text, put it in quotes"),
+        ("optimizer: {name: adam, lr: .inf}", "optimizer.lr: must be a finite number, got inf"),
+        ("labels: &labels {more: *labels}", "labels.more: holds itself"),
+        ("labels: {2024-01-01: x}", "labels: the name 2024-01-01 is read as a date: put it in quotes"),
+        (f"labels: {'[' * 3000}", "nested too deeply"),
+    ],
+)
+def test_what_yaml_knows_and_json_does_not_is_refused_by_field(
+    client: Client, tmp_path: Path, text: str, told: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(FixRequest) as caught:
+        client.submit(path)
+    assert told in caught.value.detail
+
+
 def test_code_is_uploaded_once_and_named_in_the_spec(client: Client, tmp_path: Path, spec_file: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()

@@ -1,5 +1,7 @@
 """What a person reads first when their code fails."""
 
+import sys
+
 import pytest
 
 from elastrain.trainers.collectives import Broken
@@ -16,6 +18,12 @@ def test_the_error_and_its_line_come_first() -> None:
     fault = caught.value.fault
     assert fault.error.startswith("ZeroDivisionError: division by zero (test_faults.py:")
     assert fault.place == ("compute", 3, 1) and not fault.at_once
+
+
+def test_an_exit_in_user_code_is_an_error_of_the_user() -> None:
+    with pytest.raises(UserFault) as caught, blamed_on_user("start"):
+        sys.exit(7)
+    assert caught.value.fault.error.startswith("SystemExit: 7 (test_faults.py:")
 
 
 def test_a_peer_that_is_gone_is_not_the_users_fault() -> None:

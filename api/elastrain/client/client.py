@@ -63,6 +63,7 @@ class Client:
     ) -> dict[str, Any]:
         """The spec as it will be sent, its code uploaded."""
         body = spec_file.override(spec_file.read(spec), overrides)
+        spec_file.sendable(body)
         if working_dir is not None:
             with pack(Path(working_dir)) as package:
                 if warning := package.warning():

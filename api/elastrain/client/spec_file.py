@@ -1,5 +1,6 @@
 """A job spec from a file or a mapping, with overrides such as `optimizer.lr=0.01`."""
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         raise FixRequest(f"The spec {path} is not UTF-8 text: {error.reason}.") from error
     except yaml.YAMLError as error:
         raise FixRequest(f"The spec {path} is not YAML: {error}") from error
+    except RecursionError:
+        raise FixRequest(f"The spec {path} is nested too deeply.") from None
     if not isinstance(data, dict):
         raise FixRequest(f"The spec {path} holds {type(data).__name__}, not a mapping of fields.")
     return data
@@ -36,7 +39,7 @@ def override(spec: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
             raise FixRequest(f"--set {setting!r} is not of the form field.subfield=value.")
         try:
             value = number(yaml.safe_load(text))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise FixRequest(f"--set {setting!r}: the value is not YAML: {error}") from error
         place = spec
         for name in names[:-1]:
@@ -55,3 +58,29 @@ def number(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+def sendable(value: Any, place: str = "", above: tuple[int, ...] = ()) -> None:
+    """Raises FixRequest naming the field that holds what YAML and Python know but JSON does not.
+
+    place: such as `optimizer.lr`. above: the containers that hold `value`, by id.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return
+    name = place or "the spec"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise FixRequest(f"{name}: must be a finite number, got {value}")
+    elif not isinstance(value, Mapping | list | tuple):
+        kind = type(value).__name__
+        raise FixRequest(f"{name}: {value} is read as a {kind}; if it is meant as text, put it in quotes")
+    elif id(value) in above:
+        raise FixRequest(f"{name}: holds itself")
+    else:
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, item in pairs:
+            if not isinstance(key, str | int | float | None):
+                raise FixRequest(
+                    f"{name}: the name {key} is read as a {type(key).__name__}: put it in quotes"
+                )
+            sendable(item, f"{place}.{key}" if place else str(key), (*above, id(value)))

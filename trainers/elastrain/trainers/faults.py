@@ -28,12 +28,13 @@ class UserFault(Exception):
 
 @contextlib.contextmanager
 def blamed_on_user(phase: str, step: int | None = None, microbatch: int | None = None) -> Iterator[None]:
-    """Whatever the body raises becomes a UserFault that knows its place."""
+    """Whatever the body raises becomes a UserFault that knows its place. So does sys.exit: user code may end
+    itself, not the worker, which would look like a crash in native code."""
     try:
         yield
     except (Halted, Broken):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserFault(describe(error, phase, step, microbatch)) from error
 
 
