@@ -46,6 +46,8 @@ def test_a_wrong_spec_names_every_field_and_exits_2(run: Run) -> None:
     result = run("submit", "job.yaml", "--set", "batch.microbatch=48", "--set", "sede=1", code=2)
     assert "batch.microbatch" in result.stderr and "48" in result.stderr
     assert "seed" in result.stderr
+    alone = run("submit", "job.yaml", "--set", "sede=1", code=2).stderr
+    assert alone.count("seed") == 1 and "\n  " not in alone
     assert "Traceback" not in result.output
     assert "nowhere.yaml" in run("submit", "nowhere.yaml", code=2).stderr
     assert "colour" in run("submit", "job.yaml", "--colour", "red", code=2).stderr
@@ -57,6 +59,8 @@ def test_each_kind_of_trouble_has_its_exit_code(
     run("get", "j-none", code=3)
     run("wait", life.job, "--timeout", "0", code=6)
     run("scale", life.job, "many", code=2)
+    run("scale", life.job, "1:", code=2)
+    assert "no id" in run("version", "-o", "id", code=2).stderr
     life.runs()
     life.succeeds()
     assert "Nothing" in run("cancel", life.job, code=5).stderr
@@ -144,6 +148,16 @@ def test_checkpoints_are_listed_and_downloaded(run: Run, life: Life, tmp_path: P
     run("download", life.job, "--out", "model", "--step", "10")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == b"weights"
     assert "saved steps: 10" in run("download", life.job, "--step", "11", code=3).stderr
+
+
+def test_a_folder_that_cannot_be_written_is_named_without_a_traceback(
+    run: Run, life: Life, tmp_path: Path
+) -> None:
+    life.runs()
+    life.saves(10, model_safetensors=b"weights")
+    (tmp_path / "taken").write_text("")
+    told = run("download", life.job, "--out", "taken", code=2).stderr
+    assert "taken" in told and "File exists" in told and "Traceback" not in told
 
 
 def test_the_cluster_is_shown_even_before_ray_was_seen(run: Run) -> None:

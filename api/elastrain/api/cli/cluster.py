@@ -47,8 +47,15 @@ def shares(used: Mapping[str, Any], total: Mapping[str, Any]) -> str:
 
 def queue(output: Output = Format.table) -> None:
     """Show the jobs that wait, and what for."""
-    columns = [field(name) for name in ("position", "id", "name", "priority", "blocked_by", "short_of")]
+    columns: list[Column] = [field(name) for name in ("position", "id", "name", "priority", "blocked_by")]
+    columns.append(("short of", short_of))
     show_items(Client().queue(), output, columns, "No job waits.")
+
+
+def short_of(waiting: Item) -> str | None:
+    """Such as `2 workers`."""
+    missing = waiting["short_of"] or {}
+    return ", ".join(f"{figure(amount)} {name}" for name, amount in missing.items()) or None
 
 
 def version(output: Output = Format.table) -> None:

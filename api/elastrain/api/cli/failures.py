@@ -41,6 +41,12 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             code = command(*arguments, **options) or 0
         except ElastrainError as error:
             code = report(error)
+        except BrokenPipeError:
+            raise  # nobody reads any more: no error of this command's
+        except OSError as error:  # a file or folder that was named: `--out`, ELASTRAIN_HOME
+            if error.filename is None:
+                raise
+            code = report(FixRequest(f"{error.filename}: {error.strerror}."))
         if code:
             raise typer.Exit(code)
 
@@ -56,11 +62,14 @@ def report(error: ElastrainError) -> int:
 
 def describe(error: ElastrainError) -> list[str]:
     """What is wrong, each field at fault, what can be done."""
-    lines = [f"Error: {error.detail}"]
-    lines += [
-        f"  {field['pointer'].lstrip('/').replace('/', '.') or 'spec'}: {field['detail']}"
+    fields = [
+        f"{field['pointer'].lstrip('/').replace('/', '.') or 'spec'}: {field['detail']}"
         for field in error.errors
     ]
+    if len(fields) == 1:
+        lines = [f"Error: {fields[0]}"]
+    else:
+        lines = [f"Error: {error.detail}", *(f"  {field}" for field in fields)]
     if isinstance(error, Conflict) and error.allowed_actions:
         lines.append(f"Possible now: {', '.join(error.allowed_actions)}")
     if error.hint:

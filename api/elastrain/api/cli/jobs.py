@@ -153,8 +153,10 @@ def scale(
 ) -> None:
     """Change how many workers a job has, while it trains."""
     low, _, high = workers.partition(":")
+    if ":" not in workers:
+        high = low
     try:
-        minimum, maximum = int(low), int(high or low)
+        minimum, maximum = int(low), int(high)
     except ValueError:
         raise FixRequest(
             f"{workers!r} is not a range of workers: give MIN or MIN:MAX, such as 2:4."

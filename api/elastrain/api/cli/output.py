@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from elastrain.client.errors import FixRequest
+
 
 class Format(StrEnum):
     table = "table"
@@ -50,7 +52,10 @@ def show(answer: Any, form: Format, human: Callable[[], None]) -> None:
         print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True), end="")
     elif form is Format.id:
         for item in answer if isinstance(answer, list) else [answer]:
-            print(item.get("id", item.get("step", item.get("generation"))))
+            found = [item[name] for name in ("id", "step", "generation") if name in item]
+            if not found:
+                raise FixRequest("This answer has no id: use -o json, yaml or table.")
+            print(found[0])
     else:
         human()
 
