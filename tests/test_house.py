@@ -49,7 +49,7 @@ def test_the_three_parts_import_in_one_direction_only() -> None:
 
 
 def test_ruff_has_nothing_to_say() -> None:
-    result = run(sys.executable, "-m", "ruff", "check", ".")
+    result = run(sys.executable, "-m", "ruff", "check", "--no-cache", ".")
     assert result.returncode == 0, result.stdout
 
 

@@ -19,6 +19,8 @@ DIGITS = "elastrain.trainers.tasks.digits:Digits"
 def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Writes modules of a user into a folder of their own, on the import path."""
     monkeypatch.syspath_prepend(tmp_path)
+    for name in [n for n in sys.modules if n.split(".")[0] in ("api", "service", "trainers")]:
+        monkeypatch.delitem(sys.modules, name)  # folders of these tests; a user's process has none of them
     before = set(sys.modules)
 
     def write(name: str, text: str) -> None:

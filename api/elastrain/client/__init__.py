@@ -8,8 +8,6 @@ job.scale(2, 6); job.wait(); state = job.checkpoint().load()
 """
 
 from elastrain.client.client import Client
-from elastrain.client.jobs import Checkpoint, Job
-
 from elastrain.client.errors import (
     Conflict,
     ElastrainError,
@@ -21,6 +19,7 @@ from elastrain.client.errors import (
     TimedOut,
     Unreachable,
 )
+from elastrain.client.jobs import Checkpoint, Job
 from elastrain.client.stream import Update
 
 __all__ = [

@@ -41,8 +41,8 @@ def _means(replica: Replica, reader: SampleReader, position: int, microbatch: in
     module.eval()
     seed_everything(replica.spec.seed, "evaluate", replica.step, position, microbatch)
     with torch.no_grad(), precision(replica):
-        loss = replica.task.loss(module, batch)
-        means = replica.task.metrics(module, batch)
+        loss = loss_of(replica.task, module, batch)
+        means = metrics_of(replica.task, module, batch)
     replica.model.buffers.reset()
     values = {name: [float(mean.sum), float(mean.weight)] for name, mean in means.items()}
     return {"loss": [float(loss.sum), float(loss.weight)], **values}

@@ -22,6 +22,7 @@ from elastrain.trainers.cursor import merge
 from elastrain.trainers.messages import Json, Range
 from elastrain.trainers.replica import Partial, Replica
 from elastrain.trainers.samples import SampleReader, seed_everything
+from elastrain.trainers.task import loss_of
 from elastrain.trainers.tree import Node, cover, root
 
 
@@ -37,7 +38,7 @@ def compute(replica: Replica, reader: SampleReader, step: int, microbatch: int) 
     model.module.train()
     seed_everything(replica.spec.seed, step, microbatch)
     with precision(replica):
-        loss = replica.task.loss(model.module, batch)
+        loss = loss_of(replica.task, model.module, batch)
     (loss.sum * replica.scale).backward()  # type: ignore[no-untyped-call]
     gradient, used = model.gradient()
     model.forget_gradients()

@@ -84,6 +84,30 @@ class TaskNotFound(Exception):
     """The spec's `task` or `task_args` lead to no Task. The message says which part, and the remedy."""
 
 
+def loss_of(task: Task, model: nn.Module, batch: Any) -> Loss:
+    """The task's loss of one microbatch. Raises TypeError if it answers with anything else."""
+    loss: object = task.loss(model, batch)
+    if not isinstance(loss, Loss):
+        raise TypeError(
+            f"{type(task).__name__}.loss must return Loss(sum=..., weight=...), got {type(loss).__name__}"
+        )
+    return loss
+
+
+def metrics_of(task: Task, model: nn.Module, batch: Any) -> dict[str, Mean]:
+    """The task's metrics of one microbatch. Raises TypeError if one of them is no Mean."""
+    means: object = task.metrics(model, batch)
+    if not isinstance(means, dict):
+        raise TypeError(f"{type(task).__name__}.metrics must return a dict, got {type(means).__name__}")
+    for name, mean in means.items():
+        if not isinstance(mean, Mean):
+            raise TypeError(
+                f"{type(task).__name__}.metrics must map names to Mean(sum=..., weight=...), "
+                f"got {type(mean).__name__} for {name!r}"
+            )
+    return means
+
+
 def load_task(path: str, args: Mapping[str, Any]) -> Task:
     """Imports `module:Class` and makes the Task.
 
