@@ -12,6 +12,7 @@ from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader, seed_everything
 from elastrain.trainers.session import Session
 from elastrain.trainers.step import precision
+from elastrain.trainers.task import loss_of, metrics_of
 
 
 def evaluate_step(
