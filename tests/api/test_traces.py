@@ -1,6 +1,6 @@
 """A failed job: the user's own error first."""
 
-from elastrain.api.cli.traces import failure_lines, read
+from elastrain.api.cli.traces import failure_lines, headline, read
 
 MESSAGE = """Traceback (most recent call last):
   File "/opt/env/lib/python3.11/site-packages/elastrain/trainers/worker.py", line 88, in main
@@ -40,3 +40,10 @@ def test_a_message_of_several_lines_belongs_to_the_error() -> None:
     trace = read('Traceback:\n  File "a.py", line 1, in <module>\n    x\nValueError: one\ntwo')
     assert trace is not None
     assert trace.error == "ValueError: one\ntwo"
+
+
+def test_a_terminal_obeys_nothing_of_a_users_text() -> None:
+    message = "ValueError: \x1b]0;title\x07 and \x1b[31mred\x9b2J é\tü"
+    for line in (headline(message), *failure_lines({**JOB, "message": message})):
+        assert not set(line) & {"\x1b", "\x07", "\x9b"}
+        assert line.endswith(r"\x1b[31mred\x9b2J é" + "\tü")

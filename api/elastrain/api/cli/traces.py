@@ -46,13 +46,21 @@ def _error(lines: list[str], last_frame: int) -> str:
 def headline(message: str) -> str:
     """A message in one line: its error if it is a traceback, else its first line."""
     trace = read(message)
-    first, _, rest = (trace.error if trace else message).strip().partition("\n")
+    first, _, rest = plain(trace.error if trace else message).strip().partition("\n")
     return f"{first} ..." if rest else first
+
+
+def plain(text: str) -> str:
+    """Text of a user's code without what a terminal would obey: colours, cursor moves, its title."""
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else f"\\x{ord(character):02x}"
+        for character in text
+    )
 
 
 def failure_lines(job: Mapping[str, Any], *, whole: bool = False) -> list[str]:
     """A failed job in a few lines; with `whole`, the full trace above them."""
-    message = str(job.get("message") or job.get("reason") or "it left no message")
+    message = plain(str(job.get("message") or job.get("reason") or "it left no message"))
     blame = f" (by {job['failed_by']})" if job.get("failed_by") else ""
     trace = read(message)
     if trace is None:
