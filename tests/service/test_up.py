@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from elastrain.service.control import Control
 from elastrain.service.up import CONFLICT, FAILED, Server, Wishes, down, up
 from elastrain.service.up_home import Home
 from elastrain.service.up_ports import LOOPBACK
+from elastrain.service.up_processes import ProcessId
 
 
 class FakeService:
@@ -91,3 +93,14 @@ def test_down_on_a_home_where_nothing_runs_says_so(tmp_path: Path) -> None:
     said: list[str] = []
     assert down(tmp_path, said.append) == 0
     assert said == ["nothing is running"]
+
+
+def test_down_of_an_up_says_that_it_stopped(tmp_path: Path) -> None:
+    up = subprocess.Popen(["sleep", "60"])  # ends on SIGTERM, as an `up` does
+    threading.Thread(target=up.wait, daemon=True).start()
+    process = ProcessId.of(up.pid)
+    assert process is not None
+    Home(tmp_path).write("server.json", {"url": "http://127.0.0.1:1", **process.to_dict()})
+    said: list[str] = []
+    assert down(tmp_path, said.append) == 0
+    assert said == [f"stopping elastrain (pid {up.pid}) ...", "stopped"]

@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import nn
 
+from elastrain.trainers.replica import make_module
 from elastrain.trainers.task import Loss, Mean, Task, loss_of, metrics_of
 
 
 class Answers(Task):
     def __init__(self, answer: Any) -> None:
         self.answer = answer
+
+    def model(self) -> nn.Module:
+        return self.answer  # type: ignore[no-any-return]
 
     def loss(self, model: nn.Module, batch: Any) -> Loss:
         return self.answer  # type: ignore[no-any-return]
@@ -39,3 +43,8 @@ def test_right_answers_pass() -> None:
     loss, means = Loss(torch.zeros(()), 2), {"hits": Mean(1.0, 2)}
     assert loss_of(Answers(loss), nn.Identity(), None) is loss
     assert metrics_of(Answers(means), nn.Identity(), None) is means
+
+
+def test_a_model_that_is_none_is_told_with_its_type() -> None:
+    with pytest.raises(TypeError, match=r"Answers\.model must return a torch nn.Module, got int"):
+        make_module(Answers(5), seed=0)

@@ -89,7 +89,8 @@ def down(home_path: Path, say: Say) -> int:
     home = Home(home_path)
     record = home.read("server.json")
     server = ProcessId.from_dict(record) if record else None
-    if server is not None and server.alive:
+    running = server is not None and server.alive
+    if server is not None and running:
         say(f"stopping elastrain (pid {server.pid}) ...")
         server.signal(signal.SIGTERM)
         deadline = time.monotonic() + CHECKPOINT_TIME_S + 30
@@ -105,7 +106,7 @@ def down(home_path: Path, say: Say) -> int:
     if left:
         say(f"these processes would not end: {', '.join(str(process.pid) for process in left)}")
         return FAILED
-    say("stopped Ray and the jobs on it" if found else "nothing is running")
+    say("stopped Ray and the jobs on it" if found else "stopped" if running else "nothing is running")
     return OK
 
 

@@ -24,7 +24,12 @@ from elastrain.trainers.tree import Climber
 def make_module(task: Task, seed: int) -> nn.Module:
     """The Task's model, its generators seeded from the job's seed."""
     seed_everything(seed, "model")
-    return task.model()
+    model: object = task.model()
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"{type(task).__name__}.model must return a torch nn.Module, got {type(model).__name__}"
+        )
+    return model
 
 
 class ChunkStates:
