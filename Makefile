@@ -18,7 +18,7 @@ pytest := $(bin)/pytest
 run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 
-.PHONY: help demo test quick engine ray e2e simulate lint venv clean
+.PHONY: help demo test quick fuzz engine ray e2e simulate lint venv clean
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -26,12 +26,12 @@ help:
 demo: $(run_stamp)
 	@$(bin)/elastrain demo
 
-test: quick engine ray e2e
+test: quick fuzz engine ray e2e
 
 quick: $(dev_stamp)
-	$(pytest) -m "not engine and not ray and not e2e"
+	$(pytest) -m "not fuzz and not engine and not ray and not e2e"
 
-engine ray e2e: $(dev_stamp)
+fuzz engine ray e2e: $(dev_stamp)
 	$(pytest) -m $@
 
 RUNS ?= 100000

@@ -14,6 +14,7 @@ from serving import Life, Live
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
+@pytest.mark.fuzz
 def test_every_answer_is_one_that_the_document_has(
     live: Live, life: Life, token: str, tmp_path: Path
 ) -> None:
