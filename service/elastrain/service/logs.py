@@ -14,7 +14,7 @@ from elastrain.service.clock import rfc3339
 from elastrain.service.errors import Invalid, NotFound
 from elastrain.service.jobs import ENDED
 from elastrain.service.logtext import MAX_REST, lines_of, rest_length, text_of, unfinished_length
-from elastrain.service.store import Store, feed
+from elastrain.service.store import Store, feed, training
 from elastrain.service.store.rows import JobRow, SegmentRow
 from elastrain.trainers.storage import NotFound as NoObject
 from elastrain.trainers.storage import Storage
@@ -164,12 +164,13 @@ class LogReader:
         """The attempt to read: the asked one, or the newest that has output. Raises NotFound."""
         with self._store.read() as tx:
             known = feed.logged_workers(tx, job.id)
+            silent = {row["id"] for row in training.list_workers(tx, job.id, job.attempt)}
         fits = [number for number, name in known if worker in (None, name) and attempt in (None, number)]
         if fits:
             return max(fits)
         if attempt is not None and not 1 <= attempt <= max(1, job.attempt):
             raise NotFound(f"Job {job.id} has no attempt {attempt}; it has had {job.attempt}")
-        if worker is not None:
+        if worker is not None and worker not in silent:  # a worker may have printed nothing yet
             names = ", ".join(sorted({name for _, name in known})) or "nobody yet"
             raise NotFound(f"Job {job.id} has no log of {worker[:63]!r}; there are logs of: {names}")
         return None

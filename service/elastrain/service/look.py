@@ -34,8 +34,9 @@ class Look:
             younger = attempt is not None and (attempt.submitted_at or 0.0) >= self.at
             return Seen("unknown", "the attempt is younger than the answer") if younger else Seen("absent")
         if found.status in ENDED:
-            said = found.message.strip()[-2000:] or "nothing more"
-            return Seen("ended", f"Ray says {found.status}: {said}")
+            # Ray calls a driver that was killed "succeeded" too, so its words count only where they complain.
+            said = f": {found.message.strip()[-2000:]}" if found.status == "FAILED" and found.message else ""
+            return Seen("ended", f"its process is gone (in Ray's list of jobs: {found.status}{said})")
         return Seen("alive")
 
 

@@ -128,6 +128,9 @@ def _first_workers(
     empty = _Free(nodes)
     empty.take(driver, 1)
     could = empty.fits(ask.group, need)
+    if not nodes:
+        message = "Ray has no node yet: it is still starting, or its nodes are gone"
+        return Wait(Reason.DOES_NOT_FIT, message, ask.min)
     if could < need:
         most = could * ask.per_group
         message = f"It needs at least {_workers(ask)}; all nodes together, empty, would hold {most}"

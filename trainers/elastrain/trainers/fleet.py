@@ -181,11 +181,14 @@ class Fleet:
     def _say_exit(self, worker: Worker, group: Group) -> None:
         cause = group.causes.get(worker.id)
         if cause:
-            self.say("worker.exited", worker, f"{worker.id}: {cause}", cause=cause)
+            after = " (after it was removed)" if group.removed else ""
+            self.say("worker.exited", worker, f"{worker.id}: {cause}{after}", cause=cause)
 
     def raised(self, worker: Worker, fault: Fault, rank: int | None = None, *, alone: bool = False) -> None:
         """A worker reports an exception; a member has a rank. alone: it is the only one."""
-        where = f"rank {rank}, step {fault.step}" if rank is not None else "while it started"
+        where = f"rank {rank}" if rank is not None else "while it started"
+        if fault.step is not None:
+            where += f", step {fault.step}"
         if fault.microbatch is not None:
             where += f", microbatch {fault.microbatch}"
         if self.blame.raised(worker.id, fault, alone):
@@ -201,6 +204,7 @@ class Fleet:
         group = self.roster.groups[worker.group]
         if vanished and not group.stopping:
             self._vanished(worker)
+        group.removed = group.removed or not vanished
         for peer in self.roster.peers(group.id):
             if peer.state is State.ACTIVE:
                 self.lost.append(peer)

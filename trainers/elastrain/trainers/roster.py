@@ -46,6 +46,7 @@ class Group:
     leaving: bool = False  # to be left out at the next boundary
     stopping: bool = False  # told to end, or known to be dying
     killed: bool = False  # its processes are ended for certain
+    removed: bool = False  # by us, while its processes ran: how they end then says nothing about them
     ended: bool = False
     committed: bool = False  # a step was committed while it was a member
     causes: Mapping[str, str] = field(default_factory=dict)  # worker -> how its process ended
