@@ -142,11 +142,12 @@ def cursor(step: int) -> Json:
     return {"step": step}
 
 
-def training(workers: int = 2, **options: Any) -> Stage:
-    """A stage on which as many workers train in generation 1, and three steps are accepted."""
-    stage = Stage(workers, **{"minimum": workers, **options})
+def training(workers: int = 2, **policy: Any) -> Stage:
+    """A stage on which as many workers train in generation 1 (min is 1), and three steps are accepted."""
+    stage = Stage(workers, minimum=workers, **policy)
     stage.arrive(*stage.machine.roster.workers)
     stage.seal().commit().commit().commit()
-    stage.feed(m.Scale(options.get("minimum", 1), workers))
+    stage.feed(m.Scale(1, workers))
+    assert len(stage.members) == workers
     stage.out.clear()
     return stage

@@ -56,12 +56,16 @@ def test_a_busy_worker_that_beats_is_never_removed() -> None:
 
 
 def test_a_driver_that_hears_nobody_removes_at_most_half_of_them_at_once() -> None:
-    stage = training(4, minimum=1)
+    stage = training(4)
+    for worker in stage.members:
+        stage.began(worker)
     stage.wait(20.0, silent=("w0", "w1", "w2", "w3"))
+    left = []
     for _ in range(3):
-        before = len(stage.machine.generation.survivors)
         stage.wait(0.5, silent=("w0", "w1", "w2", "w3"))
-        assert before - len(stage.machine.generation.survivors) <= max(1, before // 2)
+        left.append(len(stage.machine.generation.survivors))
+    assert left == [2, 1, 0]
+    assert stage.machine.fleet.blame.vanished == {}, "nobody vanished"
 
 
 def test_half_is_counted_in_workers_though_groups_leave_as_a_whole() -> None:
@@ -76,6 +80,7 @@ def test_a_frozen_worker_comes_back_and_is_not_heard() -> None:
     stage.wait(5.0, silent=("w2",)).report("w0", "w1")
     assert stage.opened.members == ("w0", "w1")
     stage.seal().news(m.Open)
+    assert not stage.machine.roster.workers["w2"].connected
     stage.feed(m.Beat("w2"), m.Committed("w2", 1, 9, record(9)), m.Registered("w2", "n2", 1, {}))
     assert stage.out == [m.Fence("w2", "not expected: unknown, or removed")]
 
@@ -138,6 +143,14 @@ def test_a_worker_that_had_trained_is_no_failed_start() -> None:
     assert stage.end is None, "four starts failed, not five"
     stage.feed(m.GroupGone("g5", {"w5": "exit code 1"}))
     assert stage.end is not None
+
+
+def test_a_group_that_is_dying_cannot_be_let_go() -> None:
+    stage = training(3)
+    stage.feed(m.Closed("w2"), m.Scale(1, 2))
+    assert stage.said("worker.left") == []
+    stage.feed(m.GroupGone("g2", {}))
+    assert len(stage.all(m.StartGroup)) == 3, "it is not replaced either"
 
 
 def test_a_committed_step_makes_up_for_failed_starts() -> None:

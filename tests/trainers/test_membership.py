@@ -24,6 +24,7 @@ def test_training_begins_once_min_workers_are_warm() -> None:
     stage.seal("w1")
     assert stage.machine.phase is Phase.STEADY
     assert stage.said("generation.formed")[0]["workers"] == list(opened.members)
+    assert [d["worker"] for d in stage.said("worker.ready")] == ["w1", "w0"]
 
 
 def test_a_new_attempt_goes_on_at_the_checkpoint_that_was_found() -> None:
@@ -93,6 +94,7 @@ def test_a_worker_leaves_at_a_boundary_and_what_it_kept_stays() -> None:
     assert (stage.opened.members, stage.opened.restore) == (("w0", "w1"), False)
     assert stage.opened.cause == "leave"
     stage.feed(m.Closed("w2"), m.GroupGone("g2", {"w2": "exit code 0"}))
+    assert stage.said("worker.left") == [{"worker": "w2", "group": "g2"}]
     assert stage.said("worker.lost") == stage.said("worker.exited") == []
 
 
