@@ -200,7 +200,7 @@ def _calm(world: World) -> None:
         if not now:
             world.tick(2.0, heard=1.0)
         elif world.rng.random() < 0.01:
-            world.tick(0.5, heard=1.0)
+            world.tick(2.0, heard=1.0)
         else:
             what, whom = world.rng.choice(now)
             what(whom)
