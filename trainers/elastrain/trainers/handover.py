@@ -132,16 +132,18 @@ def catch_up(replica: Replica, opening: Opening) -> None:
         )
     replica.cursor = cursor
     replica.record = opening.record or replica.record
+    replica.touched = True  # a joiner is about to get parameters that the seed does not give
 
 
 def hand_over(replica: Replica, opening: Opening, group: Group, ownership: Ownership) -> None:
     """Move chunks to their new keepers, and everything else to the joiners; returns when all have it."""
     rank = group.rank
-    transfers = plan(opening, ownership)
-    _move_chunks(replica, transfers, group)
+    # First the buffers: a joiner that holds a chunk counts as a survivor, should this generation break before
+    # it is sealed, and a survivor has everything that nobody else keeps for it.
+    _send_buffers(replica, opening, group)
+    _move_chunks(replica, plan(opening, ownership), group)
     if len(opening.whole) < group.world:
         replica.whole = replica.whole and opening.workers[rank] in opening.whole
-        _send_buffers(replica, opening, group)
         Exchange(replica, group, ownership, opening.workers).gather()
     group.barrier()
     replica.states.relayout(ownership.held(rank))
@@ -179,10 +181,10 @@ def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> N
 def _send_buffers(replica: Replica, opening: Opening, group: Group) -> None:
     """The first survivor sends its buffers to every joiner. Their bytes, whatever their types."""
     bank = replica.model.buffers
-    if not bank:
-        return
     survivors = [r for r, w in enumerate(opening.workers) if opening.held.get(w)]
     joiners = [r for r in range(group.world) if r not in survivors]
+    if not bank or not joiners:
+        return
     length = sum(b.numel() * b.element_size() for b in bank.base.values())
     sends: list[Tensor | None] = [None] * group.world
     if group.rank == survivors[0]:
