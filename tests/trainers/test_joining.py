@@ -1,0 +1,75 @@
+"""A joiner whose generation breaks while it is handed things: what it may then call its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.collectives import Broken, Group
+from elastrain.trainers.cursor import Cursor
+from elastrain.trainers.flat import FlatModel
+from elastrain.trainers.handover import Opening, catch_up, hand_over
+from elastrain.trainers.replica import Replica, make_module
+from elastrain.trainers.spec import parse_spec
+from engine.tasks.toy import Toy
+
+BATCH, WORKERS = {"size": 64, "microbatch": 8}, {"min": 1, "max": 4}
+SPEC = parse_spec(
+    {"name": "toy", "task": "engine.tasks.toy:Toy", "steps": 9, "batch": BATCH, "workers": WORKERS}
+)
+
+
+class Breaking(Group):
+    """A group of two that delivers zeros, and breaks at a chosen exchange."""
+
+    def __init__(self, breaks_at: int) -> None:
+        super().__init__(None, 1, 2, lambda: None, lambda: None)
+        self.left = breaks_at
+
+    def exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> list[Tensor]:
+        self.left -= 1
+        if self.left < 0:
+            raise Broken("the other one is gone")
+        return [torch.zeros(n, dtype=dtype) for n in sizes]
+
+
+def joiner() -> tuple[Replica, Opening, Ownership]:
+    """Not a step done, and an opening at step 5 of somebody who holds everything."""
+    task = Toy()
+    replica = Replica(SPEC, task, FlatModel(make_module(task, SPEC.seed)), 300, 100)
+    members = tuple({"worker": w, "group": w, "node": "n", "address": {}} for w in ("w0", "w1"))
+    held = {"w0": [(0, replica.model.space.blocks)]}
+    opening = Opening(2, members, 5, Cursor(step=5, updates=5).to_json(), None, held, ("w0",), {}, None, 0)
+    catch_up(replica, opening)
+    return replica, opening, Ownership.of(replica.model.space, opening.domains())
+
+
+@pytest.mark.parametrize("breaks_at", [0, 1])
+def test_a_joiner_without_all_it_needs_reports_that_it_holds_nothing(breaks_at: int) -> None:
+    replica, opening, ownership = joiner()
+    with pytest.raises(Broken):
+        hand_over(replica, opening, Breaking(breaks_at), ownership)
+    assert replica.report(2, "broken").held == ()
+
+
+def test_a_joiner_that_holds_a_chunk_has_the_buffers_already() -> None:
+    replica, opening, ownership = joiner()
+    hand_over(replica, opening, Breaking(2), ownership)
+    assert replica.report(2, "halted").held
+    assert (
+        replica.model.buffers.base["1.running_var"] == 0
+    ).all()  # what was sent, no longer the seed's ones
+
+
+def test_a_job_that_begins_again_finds_the_seeds_parameters_on_a_joiner_too() -> None:
+    replica, _, ownership = joiner()
+    replica.model.params.fill_(3.0)  # what a survivor, gone since, had sent
+    replica.forget()
+    replica.reinitialise()
+    replica.begin(ownership, 1)
+    fresh = FlatModel(make_module(Toy(), SPEC.seed))
+    assert torch.equal(replica.model.params, fresh.params)
