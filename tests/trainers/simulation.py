@@ -197,9 +197,7 @@ def _calm(world: World) -> None:
         idle = 0 if now else idle + 1
         if idle > IDLE_TICKS:
             break
-        if not now:
-            world.tick(2.0, heard=1.0)
-        elif world.rng.random() < 0.01:
+        if not now or world.rng.random() < 0.01:
             world.tick(2.0, heard=1.0)
         else:
             what, whom = world.rng.choice(now)

@@ -39,6 +39,10 @@ def test_a_silent_worker_that_others_wait_for_is_removed_after_two_beats() -> No
     assert stage.said("worker.lost") == [{"worker": "w1", "group": "g1", "cause": "no heartbeat"}]
     assert m.StopGroup("g1", kill=True) in stage.log
     assert stage.all(m.Halt)[-1].workers == ("w0",)
+    stage.feed(m.GroupGone("g1", {"w1": "signal 9 (SIGKILL)"}))
+    assert "(after it was removed)" in next(
+        a.message for a in stage.all(m.Say) if a.type == "worker.exited"
+    ), "that signal was ours"
 
 
 def test_one_slow_step_long_ago_does_not_make_silence_worse() -> None:
@@ -113,6 +117,7 @@ def test_a_replacement_is_started_only_when_the_lost_group_has_ended_for_certain
     stage.feed(m.GroupGone("g1", {"w1": "signal 9 (SIGKILL)"}))
     assert stage.all(m.StartGroup)[-1] == m.StartGroup("g2", ("w2",)), "a worker that had trained: at once"
     assert stage.said("worker.exited") == [{"worker": "w1", "group": "g1", "cause": "signal 9 (SIGKILL)"}]
+    assert all("removed" not in a.message for a in stage.all(m.Say))
 
 
 def test_a_group_that_never_commits_is_tried_later_and_later_and_then_given_up() -> None:
@@ -174,8 +179,19 @@ def test_a_worker_that_was_let_go_and_does_not_end_is_killed() -> None:
     assert m.StopGroup("g2", kill=True) not in stage.log
     stage.wait(1.0)
     assert stage.all(m.StopGroup).count(m.StopGroup("g2", kill=True)) == 1
-    stage.feed(m.Closed("w2"), m.GroupGone("g2", {"w2": "signal 9 (SIGKILL)"}))
+    stage.feed(m.Closed("w2"))
+    assert stage.machine.roster.workers["w2"].state is State.LEAVING, "its process may still run"
+    stage.feed(m.GroupGone("g2", {"w2": "signal 9 (SIGKILL)"}))
     assert stage.machine.roster.workers["w2"].state is State.ENDED
+
+
+def test_a_worker_that_should_leave_and_cannot_yet_is_not_killed_for_it() -> None:
+    stage = training(3)
+    stage.feed(m.Scale(2, 2))
+    stage.die("w1").report().seal()  # w2 holds out until w1 is replaced
+    stage.wait(120.0)
+    assert stage.machine.members == ("w0", "w2")
+    assert not [a for a in stage.all(m.StopGroup) if a.group == "g2"]
 
 
 def test_a_worker_that_was_let_go_and_froze_is_fenced_and_killed() -> None:

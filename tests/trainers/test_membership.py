@@ -24,6 +24,7 @@ def test_training_begins_once_min_workers_are_warm() -> None:
     stage.seal("w1")
     assert stage.machine.phase is Phase.STEADY
     assert stage.said("generation.formed")[0]["workers"] == list(opened.members)
+    assert [d["worker"] for d in stage.said("worker.started")] == ["w1", "w0"]
     assert [d["worker"] for d in stage.said("worker.ready")] == ["w1", "w0"]
 
 
