@@ -279,7 +279,8 @@ class Attempt:
             case "evaluated":
                 self.tally.evaluated(said["step"], said["metrics"])
             case "part":
-                self.saving.part(said, self._members.get(said["generation"]))
+                gone = {w.id for w in self.machine.roster.workers.values() if w.state is State.LOST}
+                self.saving.part(said, self._members.get(said["generation"]), gone)
             case "part_failed":
                 self.saving.failed(said, worker)
             case "bad_checkpoint":

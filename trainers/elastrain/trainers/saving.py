@@ -43,13 +43,15 @@ class Saving:
             self._last_s = time.monotonic()
             self.feed(m.CheckpointWanted("every_s"))
 
-    def part(self, said: Json, workers: tuple[str, ...] | None) -> None:
-        """A rank's upload is done; workers: of its generation, by rank."""
+    def part(self, said: Json, workers: tuple[str, ...] | None, gone: set[str]) -> None:
+        """A rank is done; workers: of its generation, by rank. gone: who uploads nothing any more."""
         whole = self.checkpoints.arrived(said, workers) if workers is not None else None
         if whole is not None:
             task = asyncio.ensure_future(self._save(whole))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        for worker in gone.intersection(workers or ()):  # lost before the first part of it came
+            self.lost(worker)
 
     async def _save(self, pending: Pending) -> None:
         try:
