@@ -102,7 +102,7 @@ def reply(url: str) -> httpx.Response | None:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it has not ended. One that ended may wait for the machine's first process to take note of it."""
+    """Has it not ended? One that has may still wait for somebody to take note of it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
