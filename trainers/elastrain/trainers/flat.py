@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import FlatSpace, Piece
-from elastrain.trainers.messages import Range
+from elastrain.trainers.chunks import FlatSpace
 
 
 class UnusableModel(ValueError):
@@ -83,13 +82,6 @@ class FlatModel:
         named = {p.name: self.params[p.start : p.stop].view(p.shape) for p in self.space.pieces}
         named.update({n: p.detach() for n, p in self.frozen.items()})
         yield from sorted(named.items())
-
-    def piece(self, name: str) -> Piece:
-        return next(p for p in self.space.pieces if p.name == name)
-
-    def block_views(self, vector: Tensor, blocks: Range) -> list[Tensor]:
-        """The blocks [a, b) of a vector of this layout, one view each."""
-        return [vector[self.space.elements((b, b + 1))] for b in range(*blocks)]
 
 
 class BufferBank:
