@@ -1,14 +1,14 @@
 """HOME: the folder that holds everything one embedded elastrain keeps, and the lock that makes it one.
 
-    lock          held while an `up` runs; a killed one lets go of it
-    server.json   {url, pid, started}: where that `up` listens
-    token         the admin token, mode 0600
-    ports.json    {service, ray}: chosen at the first start, then kept
-    ray.json      the Ray head: {pid, started, mark, base, temp_dir}
-    ray-token     Ray's own token, mode 0600
-    elastrain.db  the store
-    objects/      object storage: packages, checkpoints, logs of jobs
-    logs/         of the service and of Ray
+lock          held while an `up` runs; a killed one lets go of it
+server.json   {url, pid, started}: where that `up` listens
+token         the admin token, mode 0600
+ports.json    {service, ray}: chosen at the first start, then kept
+ray.json      the Ray head: {pid, started, mark, base, temp_dir}
+ray-token     Ray's own token, mode 0600
+elastrain.db  the store
+objects/      object storage: packages, checkpoints, logs of jobs
+logs/         of the service and of Ray
 """
 
 from __future__ import annotations

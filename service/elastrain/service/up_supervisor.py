@@ -1,7 +1,7 @@
 """Keeps the Ray head running, and says what happens to it.
 
-    starting --ready--> up          starting --ended, or too slow--> waiting
-    up --ended--> waiting           waiting --backoff over--> starting
+starting --ready--> up          starting --ended, or too slow--> waiting
+up --ended--> waiting           waiting --backoff over--> starting
 """
 
 from __future__ import annotations
