@@ -35,6 +35,7 @@ class Ledger:
     saved: set[int] = field(default_factory=set)
     evaluated: set[int] = field(default_factory=set)  # steps whose metrics were told
     unheard: bool = False  # words of a worker were lost since the last generation formed
+    removed: set[str] = field(default_factory=set)  # workers that the machine gave up
     counts: Counter[str] = field(default_factory=Counter)
 
     # ---- what workers do --------------------------------------------------------------------
@@ -75,6 +76,13 @@ class Ledger:
                 )
 
     # ---- what the machine decides -----------------------------------------------------------
+
+    def answered(self, event: m.Event, actions: Sequence[m.Action]) -> None:
+        """What a removed worker says has no effect but that it is shut out."""
+        worker = getattr(event, "worker", None)
+        if worker in self.removed and not isinstance(event, m.Closed):
+            effects = [a for a in actions if not isinstance(a, m.Fence)]
+            assert not effects, f"{worker} was removed, and yet {event} leads to {effects}"
 
     def accept(self, action: m.Accept) -> None:
         record, generation = action.record, self.generation

@@ -25,6 +25,7 @@ class Meeting:
     tables: dict[tuple[str, int], dict[int, Any]] = field(default_factory=dict)  # operation -> rank -> data
     records: dict[int, Json] = field(default_factory=dict)
     hurt: bool = False  # the process of a member is gone
+    deaf: set[int] = field(default_factory=set)  # ranks that get nothing more from the others
     feels: dict[int, bool] = field(default_factory=dict)  # ranks that see an error of it; others just wait
     present: set[str] = field(default_factory=set)  # members that have not left it
 

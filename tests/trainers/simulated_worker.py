@@ -56,12 +56,15 @@ class SimulatedWorker:
     def __init__(self, world: World, worker: str, group: str, node: str) -> None:
         self.world, self.id, self.group, self.node = world, worker, group, node
         self.copy = Copy(world.setup.blocks)
-        self.outbox: deque[Any] = deque()  # on the way to the coordinator
+        self.outbox: deque[tuple[int, Any]] = deque()  # on the way to the coordinator: (number, word)
         self.inbox: deque[Any] = deque()  # on the way to here
         self.uploads: deque[tuple[int, int, int, int]] = deque()  # (step, generation, rank, world)
         self.alive, self.frozen, self.cut = True, False, False
         self.connected, self.fenced = False, False  # as the coordinator sees it
         self.lag = 0.0  # chance that its next word stays on the way for another turn
+        self.sloth = 0.0  # chance that it does nothing for another turn
+        self.broken = False  # its connection broke; no word passes any more
+        self.recent: deque[m.Event] = deque(maxlen=3)  # what it said last
         self.gone = False  # told to end, or the connection is closed
         self.halted = -1
         self.opening: Opening | None = None
@@ -192,6 +195,7 @@ class SimulatedWorker:
         record = self.world.ledger.record(meeting, at, entries)
         copy.apply(record)
         self.world.ledger.applied(self, meeting)
+        self.world.finished(self, g.opening.generation)
         g.done, g.log = [[] for _ in has], record["log"]
         yield
         if g.rank in (0, own.buddy[0]):
@@ -296,9 +300,19 @@ class SimulatedWorker:
     # ---- lines ------------------------------------------------------------------------------
 
     def send(self, message: Any) -> None:
-        if self.gone and self.fenced:
+        if self.gone and (self.fenced or self.broken):
             raise Dismissed
-        self.outbox.append(message)
+        self.post(message)
+
+    def post(self, word: Any, *, again: bool = False) -> None:
+        """Onto the line, if there is one; what goes into a broken one is lost."""
+        if self.broken:
+            self.world.ledger.unheard = True
+            return
+        self.world.sent += 1
+        self.outbox.append((self.world.sent, word))
+        if not (again or isinstance(word, tuple | m.Registered)):  # a connection registers once
+            self.recent.append(word)
 
     def meet(
         self, meeting: Meeting, kind: str, at: int, data: Any, needs: Iterable[int] | None = None
@@ -309,7 +323,7 @@ class SimulatedWorker:
         table = meeting.tables.setdefault((kind, at), {})
         table[rank] = data
         wanted = set(range(meeting.world)) if needs is None else set(needs)
-        yield from self.wait(meeting, lambda: wanted <= table.keys())
+        yield from self.wait(meeting, lambda: wanted <= table.keys() and rank not in meeting.deaf)
         return table
 
     def wait(self, meeting: Meeting | None, ready: Callable[[], bool]) -> Wait:

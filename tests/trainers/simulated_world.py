@@ -1,7 +1,8 @@
 """The world of the simulation: connections, processes, a launcher and checkpoints around the real machine.
 
 One turn delivers one message, lets one worker take one step of its life, or does one of the things that the
-world does by itself. Words on one connection keep their order; everything else may come in any order.
+world does by itself. Words on one connection keep their order; everything else may come in any order. What is
+done to the world on purpose is in simulated_faults.py, what must hold in it in ledger.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from elastrain.trainers import messages as m
@@ -22,26 +22,10 @@ from elastrain.trainers.roster import State
 from trainers.ledger import Ledger
 from trainers.simulated_copy import Meeting
 from trainers.simulated_worker import Raised, SimulatedWorker, as_opening
+from trainers.story import Setup
 
 CLOSED = "closed"
 Turn = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Setup:
-    workers: int
-    minimum: int
-    per_group: int
-    nodes: int
-    blocks: int
-    microbatches: int
-    total: int | None  # steps; None: until everybody wanted is there, then it is paused
-    save_every: int
-    evaluate_every: int
-    poison: tuple[int, int] | None = None  # (step, microbatch) that raises on every worker
-    flaky: float = 0.0  # chance of an exception per microbatch
-    flaky_start: float = 0.0
-    bad_upload: float = 0.0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -72,6 +56,17 @@ class World:
         self.end: m.End | None = None
         self.trace: list[str] | None = None
         self.turns = 0
+        self.sent = 0  # words of all workers
+        self.driver_wakes: int | None = None  # the turn until which the driver stands still
+        self.ambushes: list[Callable[[], bool]] = []  # faults that wait for their moment; True: done
+        self.doomed: list[str] = []  # groups to be killed, as soon as their nodes can be reached
+        self.deaths = 0  # while this re-forming lasts
+
+    def happened(self, name: str, really: bool = True) -> None:
+        """Count how often which fault really happened."""
+        if really:
+            self.ledger.counts[name] += 1
+            self.say(name)
 
     def say(self, text: str) -> None:
         if self.trace is not None:
@@ -83,6 +78,7 @@ class World:
         if self.trace is not None and not isinstance(event, (m.Beat, m.Began, m.Tick)):
             self.say(f"  in  {event}")
         actions = self.machine.handle(event)
+        self.ledger.answered(event, actions)
         if isinstance(event, m.Closed):
             self._parts_lost(event.worker)
         for action in actions:
@@ -97,9 +93,10 @@ class World:
                 self.groups[group] = [SimulatedWorker(self, w, group, node) for w in workers]
                 self.workers.update((w.id, w) for w in self.groups[group])
             case m.StopGroup(group, True):
-                self.todo.append(lambda: self._kill_group(group))
+                self.doomed.append(group)
             case m.Fence(worker, _):
-                self._fence(self.workers[worker])
+                if worker in self.workers:
+                    self._fence(self.workers[worker])
             case m.Halt(_, workers, _):
                 self._tell(workers, action)
             case m.Dismiss(workers, _):
@@ -110,8 +107,14 @@ class World:
                 self.ledger.accept(action)
             case m.Open():
                 self._open(action)
+            case m.Say("worker.lost", _, data):
+                self.ledger.removed.add(data["worker"])
+            case m.Say("worker.joined" | "worker.left" as what):
+                self.happened(what)
             case m.Say("generation.formed"):
                 self.ledger.unheard = False
+                self.happened("several deaths within one re-forming", self.deaths > 1)
+                self.deaths = 0
             case m.End():
                 self.end = action
                 self.ledger.ended(action, self.total, self.asked, self.faults)
@@ -125,11 +128,12 @@ class World:
                 self.workers[worker].inbox.append(message)
 
     def _fence(self, worker: SimulatedWorker) -> None:
+        """The coordinator closes a connection. What is still in it comes late, and must change nothing."""
         self.ledger.unheard |= bool(worker.outbox)
         self.faults["infrastructure"] += 1
-        self.ledger.counts["evictions"] += 1
+        if not worker.fenced:
+            self.ledger.counts["evictions"] += 1
         worker.connected, worker.fenced = False, True
-        worker.outbox.clear()
         worker.inbox.append(CLOSED)
         self._parts_lost(worker.id)
 
@@ -138,6 +142,7 @@ class World:
         previous = self.members.get(action.generation - 1, ())
         present = [w for w in previous if self._was_survivor(w)]
         self.ledger.opened(action, self.workers, present)
+        self._witnesses(action, previous)
         if action.restore:
             step = max(self.ledger.saved - self.damaged, default=0)
             restore = {"step": step}
@@ -150,6 +155,17 @@ class World:
         ]
         opening = as_opening(action, domains, step, restore, self.machine.progress.saved_step or 0)
         self._tell(action.members, opening)
+
+    def _witnesses(self, action: m.Open, previous: Sequence[str]) -> None:
+        """Was a step committed that only a worker saw which is gone?"""
+        seen = [w for w in previous if self.workers[w].copy.step > action.step and not action.restore]
+        gone = bool(seen) and not set(seen) & set(action.members)
+        self.happened("the only one who saw a commit is lost", gone)
+
+    def finished(self, worker: SimulatedWorker, generation: int) -> None:
+        """A worker carried out a commit."""
+        over = generation < self.machine.generation.number
+        self.happened("a fenced generation finishes a step", over or worker.id in self.ledger.removed)
 
     def _was_survivor(self, worker: str) -> bool:
         state = self.machine.roster.workers[worker].state
@@ -168,14 +184,17 @@ class World:
 
     def deliver(self, worker: SimulatedWorker) -> None:
         """The next word of a worker reaches the coordinator."""
-        word = worker.outbox.popleft()
+        number, word = worker.outbox.popleft()
+        others = (w.outbox[0][0] for w in self.workers.values() if w.outbox)
+        self.happened("reordered words", min(others, default=number) < number)
+        self.happened("late words", self._is_late(worker, word))
         match word:
             case "closed":
                 if worker.connected:
                     worker.connected = False
                     self.feed(m.Closed(worker.id))
-            case tuple() if not self.machine.roster.workers[worker.id].counts:
-                pass  # what a removed worker still says changes nothing
+            case tuple() if worker.id in self.ledger.removed:
+                pass  # the attempt drops what a removed worker still says
             case ("part", step, generation, rank, world):
                 self._part(step, generation, rank, world)
             case ("part_failed", step, generation):
@@ -189,6 +208,31 @@ class World:
                 if isinstance(word, m.Registered):
                     worker.connected = True
                 self.feed(word)
+
+    def _is_late(self, worker: SimulatedWorker, word: Any) -> bool:
+        """Of a generation that is over, or of a worker that was removed?"""
+        of = getattr(getattr(word, "report", word), "generation", None)
+        return word != CLOSED and (
+            worker.id in self.ledger.removed or (of is not None and of < self.machine.generation.number)
+        )
+
+    def break_line(self, worker: SimulatedWorker, dice: random.Random) -> int:
+        """Words in it are lost, the last ones; then both sides see it closed. Returns how many were lost."""
+        worker.broken = True
+        lost = dice.randint(0, len(worker.outbox)), dice.randint(0, len(worker.inbox))
+        for line, count in zip((worker.outbox, worker.inbox), lost, strict=True):
+            for _ in range(count):
+                line.pop()
+        self.ledger.unheard |= lost[0] > 0
+        worker.outbox.append((self.sent, CLOSED))
+        worker.inbox.append(CLOSED)
+        return sum(lost)
+
+    def register_again(self, worker: str, node: str) -> None:
+        """A second connection says who it is; the coordinator refuses it while the first one is open."""
+        known = self.workers.get(worker)
+        if known is None or not known.connected:
+            self.feed(m.Registered(worker, node, 1, {}))
 
     def tick(self, seconds: float, heard: float) -> None:
         """Time passes; beats come with probability `heard`."""
@@ -207,32 +251,36 @@ class World:
 
     # ---- processes --------------------------------------------------------------------------
 
-    def kill(self, worker: SimulatedWorker, *, with_node: bool = False) -> None:
+    def kill(self, worker: SimulatedWorker, *, with_node: bool = False, loses_all: bool = False) -> None:
         """SIGKILL. With its node, words that were on their way may be lost."""
         if not worker.alive:
             return
         if with_node and worker.outbox:
-            for _ in range(self.rng.randint(0, len(worker.outbox))):
+            for _ in range(self.rng.randint(0, len(worker.outbox)) if not loses_all else len(worker.outbox)):
                 worker.outbox.pop()
                 self.ledger.unheard = True
+                self.happened("lost words")
         self.process_ended(worker, "signal 9 (SIGKILL)")
 
     def process_ended(self, worker: SimulatedWorker, cause: str) -> None:
         worker.alive = False
+        if worker.meeting is not None and self.machine.phase in (Phase.FORMING, Phase.COLLECTING):
+            self.deaths += 1
         worker.inbox.clear()
         worker.uploads.clear()
         if worker.meeting is not None:
             worker.meeting.present.discard(worker.id)
         for meeting in self.meetings.values():
             meeting.hurt |= worker.id in meeting.opening.workers
-        if not worker.fenced:
-            worker.outbox.append(CLOSED)
+        if not (worker.fenced or worker.broken):
+            worker.outbox.append((self.sent, CLOSED))
         peers = self.groups[worker.group]
         if not any(w.alive for w in peers):
             causes = {w.id: cause for w in peers}
             self.todo.append(lambda: self.feed(m.GroupGone(worker.group, causes)))
 
     def _kill_group(self, group: str) -> None:
+        self.doomed.remove(group)
         for worker in self.groups[group]:
             self.kill(worker)
 
@@ -264,9 +312,9 @@ class World:
     def upload(self, worker: SimulatedWorker) -> None:
         step, generation, rank, world = worker.uploads.popleft()
         if self._chance(self.setup.bad_upload):
-            worker.outbox.append(("part_failed", step, generation))
+            worker.post(("part_failed", step, generation))
         else:
-            worker.outbox.append(("part", step, generation, rank, world))
+            worker.post(("part", step, generation, rank, world))
 
     def _part(self, step: int, generation: int, rank: int, world: int) -> None:
         _, came = self.pending.setdefault((step, generation), (world, set()))
@@ -298,11 +346,15 @@ class World:
 
     def turns_now(self) -> list[tuple[Callable[[Any], None], Any]]:
         """Everything that could be the next thing to happen, faults and time aside: (what, with whom)."""
-        turns: list[tuple[Callable[[Any], None], Any]] = [(self._does, turn) for turn in self.todo]
+        awake = self.driver_wakes is None
+        turns: list[tuple[Callable[[Any], None], Any]] = [(self._does, t) for t in self.todo] if awake else []
+        for group in self.doomed:
+            if awake and not any(w.cut for w in self.groups[group]):
+                turns.append((self._kill_group, group))
         for w in self.workers.values():
-            if w.outbox and not (w.cut or w.fenced) and self.rng.random() >= w.lag:
+            if awake and w.outbox and not w.cut and self.rng.random() >= w.lag:
                 turns.append((self.deliver, w))
-            if not w.alive or w.frozen:
+            if not w.alive or w.frozen or (w.sloth and self.rng.random() < w.sloth):
                 continue
             if w.inbox and not w.cut:
                 turns.append((self._hears, w))
@@ -311,6 +363,15 @@ class World:
             if w.runnable():
                 turns.append((SimulatedWorker.turn, w))
         return turns
+
+    def lie_in_wait(self) -> None:
+        """Faults that wait for their moment look whether it has come."""
+        self.ambushes = [ambush for ambush in self.ambushes if not ambush()]
+
+    def wake_driver(self) -> None:
+        """It finds that much time has passed, and everything that was said meanwhile."""
+        self.driver_wakes = None
+        self.tick(30.0, heard=0.0)
 
     def _hears(self, worker: SimulatedWorker) -> None:
         worker.hear(worker.inbox.popleft())

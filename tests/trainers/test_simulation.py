@@ -5,13 +5,13 @@ The invariants are in ledger.py. Each of them can fail: the second half breaks t
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, note, seed, settings
 
 from elastrain.trainers import agreement, progress
 from elastrain.trainers import messages as m
@@ -22,30 +22,46 @@ from elastrain.trainers.progress import Progress
 from elastrain.trainers.roster import Worker
 from trainers import simulated_world
 from trainers.big import measure
+from trainers.simulated_faults import WEIGHED, too_rare
 from trainers.simulation import run
+from trainers.story import Story, stories
 
-BATCH = 500
+STORIES = 2000
 
 
-@functools.cache
-def counted(batch: int) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+class Told:
+    """A story as hypothesis prints it once it has found the shortest that fails: the deeds, then word by word
+    what happened."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    def __repr__(self) -> str:
         try:
-            counts.update(run(seed).ledger.counts)
+            run(self.story, tell=True)
         except Exception as error:
-            text = f"python -m trainers.simulation --seed {seed} (in tests/) tells what led to it"
-            raise AssertionError(f"{type(error).__name__}: {error}\n{text}") from error
-    return counts
+            return "\n".join([f'python -m trainers.simulation --story "{self.story}"', *error.__notes__])
+        return "it does not fail again"
 
 
-@pytest.mark.parametrize("batch", range(4))
-def test_nothing_is_lost_and_nobody_waits_forever_whatever_happens(batch: int) -> None:
-    counts = counted(batch)
-    assert counts["succeeded"] + counts["paused"] > 0.6 * BATCH, "else the schedules prove little"
-    assert counts["generations"] > 2 * BATCH
-    assert counts["rollbacks"] > 20
-    assert counts["evictions"] > 20
+def test_nothing_is_lost_and_nobody_waits_forever_whatever_happens() -> None:
+    counts: Counter[str] = Counter()
+
+    @seed(1)
+    @settings(max_examples=STORIES, database=None, suppress_health_check=list(HealthCheck))
+    @given(stories(WEIGHED))
+    def tell(story: Story) -> None:
+        try:
+            counts.update(run(story).ledger.counts)
+        except Exception:
+            note(Told(story))
+            raise
+
+    tell()
+    print(*(f"{times:7} {name}" for name, times in counts.most_common()), sep="\n")
+    assert not too_rare(counts, STORIES), "else the schedules prove little"
+    assert counts["succeeded"] + counts["paused"] > 0.6 * STORIES
+    assert counts["generations"] > 2 * STORIES
     assert counts["failed by service"] == 0
 
 
