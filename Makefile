@@ -18,7 +18,7 @@ pytest := $(bin)/pytest
 run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 
-.PHONY: help demo test quick fuzz engine ray e2e simulate lint venv clean
+.PHONY: help demo test quick fuzz engine ray e2e gpu simulate lint venv clean
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -29,9 +29,9 @@ demo: $(run_stamp)
 test: quick fuzz engine ray e2e
 
 quick: $(dev_stamp)
-	$(pytest) -m "not fuzz and not engine and not ray and not e2e"
+	$(pytest) -m "not fuzz and not engine and not ray and not e2e and not gpu"
 
-fuzz engine ray e2e: $(dev_stamp)
+fuzz engine ray e2e gpu: $(dev_stamp)
 	$(pytest) -m $@
 
 RUNS ?= 100000

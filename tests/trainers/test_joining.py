@@ -27,7 +27,7 @@ class Breaking(Group):
     """A group of two that delivers zeros, and breaks at a chosen exchange."""
 
     def __init__(self, breaks_at: int) -> None:
-        super().__init__(None, 1, 2, lambda: None, lambda: None)
+        super().__init__(1, 2)
         self.left = breaks_at
 
     def exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> list[Tensor]:

@@ -1,0 +1,233 @@
+"""Leaving what cannot be woken: gloo's operations are parked, NCCL's group (a fake) is aborted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elastrain.trainers import transports
+from elastrain.trainers.collectives import Group
+from elastrain.trainers.transports import Broken, Gloo, Halted, Nccl, Patience
+
+WAIT_S = 10.0  # a test that waits so long has found a hang
+
+
+class Health(Enum):
+    SUCCESS = 0
+    REMOTE_ERROR = 1
+
+
+class FakeWork:
+    """Completed when told to, or when its group is aborted; `wait` raises what it is given."""
+
+    def __init__(self, group: FakeNccl, error: str | None = None) -> None:
+        self.group, self.error, self.done = group, error, False
+        self.looked = threading.Event()
+
+    def is_completed(self) -> bool:
+        self.looked.set()
+        return self.done or self.group.aborted.is_set()
+
+    def wait(self) -> None:
+        if self.error is not None:
+            raise RuntimeError(f"{self.error}\nC++ frames")
+
+    def query(self) -> bool:
+        """The stream's event: behind the operation."""
+        return self.is_completed()
+
+
+class FakeNccl:
+    """As ProcessGroupNCCL: works that hang until somebody aborts."""
+
+    def __init__(self, abort: Callable[[], None] = lambda: None) -> None:
+        self.abort_does = abort
+        self.aborted = threading.Event()
+        self.aborts = 0
+        self.health = Health.SUCCESS
+        self.works: list[FakeWork] = []
+
+    def alltoall_base(self, target: Tensor, source: Tensor, came: list[int], sent: list[int]) -> FakeWork:
+        self.works.append(FakeWork(self))
+        return self.works[-1]
+
+    def abort(self) -> None:
+        self.aborts += 1
+        self.abort_does()
+        self.aborted.set()
+
+    def get_error(self) -> Health:
+        return self.health
+
+
+class Coordinator:
+    """What `check` looks at."""
+
+    def __init__(self) -> None:
+        self.halted = threading.Event()
+
+    def check(self) -> None:
+        if self.halted.is_set():
+            raise Halted("generation 1 is over")
+
+
+@pytest.fixture
+def coordinator() -> Any:
+    coordinator = Coordinator()
+    yield coordinator
+    coordinator.halted.set()  # so that no watcher outlives the test
+
+
+def nccl(pg: FakeNccl, coordinator: Coordinator) -> Nccl:
+    patience = Patience(coordinator.check, lambda: None)
+    return Nccl(
+        pg, patience, torch.device("cpu"), mark=lambda: FakeWork(pg) if not pg.works else pg.works[-1]
+    )
+
+
+def begin(transport: Nccl) -> FakeWork:
+    target, source = torch.zeros(2), torch.ones(2)
+    work = transport.all_to_all(target, source, [0, 2], [0, 2])
+    transport.join(work, (target, source))
+    assert isinstance(work, FakeWork)
+    return work
+
+
+def test_what_hangs_on_a_gpu_is_aborted_by_the_watcher_while_the_training_thread_waits(
+    coordinator: Coordinator,
+) -> None:
+    pg = FakeNccl()
+    transport = nccl(pg, coordinator)
+    work = begin(transport)
+    threading.Thread(target=lambda: work.looked.wait(WAIT_S) and coordinator.halted.set()).start()
+    with pytest.raises((Halted, Broken)):
+        transport.settle()
+    assert pg.aborted.wait(WAIT_S)
+
+
+def test_the_watcher_aborts_even_if_the_training_thread_is_held_up_in_a_cuda_call(
+    coordinator: Coordinator,
+) -> None:
+    pg = FakeNccl()
+    begin(nccl(pg, coordinator))
+    coordinator.halted.set()
+    assert pg.aborted.wait(WAIT_S), "nobody but the watcher looked"
+
+
+def test_what_an_aborted_operation_left_in_memory_is_no_result(coordinator: Coordinator) -> None:
+    """After an abort everything is 'completed'."""
+    pg = FakeNccl()
+    transport = nccl(pg, coordinator)
+    begin(transport)
+    transport.leave()
+    assert pg.works[0].is_completed()
+    with pytest.raises(Broken, match="aborted"):
+        transport.settle()
+
+
+def test_a_commit_is_entered_only_with_every_exchange_in_memory(coordinator: Coordinator) -> None:
+    pg = FakeNccl()
+    transport = nccl(pg, coordinator)
+    entered = threading.Event()
+    group = Group(0, 2, Control(entered), transport)  # type: ignore[arg-type]
+    finish = group.start_exchange([None, torch.ones(2)], [0, 2], torch.float32)
+    finish()
+    thread = threading.Thread(target=group.gather_json, args=({"step": 1},))
+    thread.start()
+    assert pg.works[0].looked.wait(WAIT_S)
+    assert not entered.is_set()
+    pg.works[0].done = True
+    thread.join(WAIT_S)
+    assert entered.is_set()
+
+
+class Control(Gloo):
+    """A commit that everybody enters with the same entry."""
+
+    def __init__(self, entered: threading.Event) -> None:
+        self.entered = entered
+
+    def all_gather(self, everyone: Tensor, mine: Tensor) -> Any:
+        self.entered.set()
+        everyone.copy_(torch.cat([mine, mine]))
+
+    def join(self, work: Any, memory: tuple[Tensor, ...]) -> None:
+        pass
+
+
+def test_a_remote_error_is_no_result_though_the_operation_says_completed(coordinator: Coordinator) -> None:
+    pg = FakeNccl()
+    transport = nccl(pg, coordinator)
+    begin(transport).done = True
+    pg.health = Health.REMOTE_ERROR
+    with pytest.raises(Broken, match="REMOTE_ERROR"):
+        transport.settle()
+
+
+def test_an_operation_that_fails_breaks_the_generation(coordinator: Coordinator) -> None:
+    pg = FakeNccl()
+    transport = nccl(pg, coordinator)
+    with pytest.raises(Broken, match=r"^peer is gone$"):
+        transport.join(FakeWork(pg, "peer is gone"), ())
+
+
+def test_an_abort_that_raises_leaves_the_group_as_it_is(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("ncclCommAbort failed")
+
+    pg = FakeNccl(fails)
+    transport = nccl(pg, coordinator)
+    begin(transport)
+    transport.leave()
+    assert "ncclCommAbort failed" in caplog.text
+    with pytest.raises(Broken):
+        transport.settle()
+
+
+def test_an_abort_that_hangs_does_not_hold_up_the_training_thread(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "ABORT_S", 0.01)
+    stuck = threading.Event()
+    pg = FakeNccl(lambda: stuck.wait() and None)
+    transport = nccl(pg, coordinator)
+    work = begin(transport)
+    transport.leave()
+    assert any(pg in entry for entry in transports.parked if isinstance(entry, tuple)), "its memory is kept"
+    assert not work.is_completed()
+    stuck.set()
+
+
+def test_a_group_is_aborted_once_whoever_comes_first(coordinator: Coordinator) -> None:
+    pg = FakeNccl()
+    transport = nccl(pg, coordinator)
+    begin(transport)
+    coordinator.halted.set()
+    assert pg.aborted.wait(WAIT_S)
+    transport.leave()
+    transport.leave()
+    assert pg.aborts == 1
+
+
+def test_a_gloo_operation_that_is_left_is_kept_with_its_memory() -> None:
+    coordinator = Coordinator()
+    group = FakeNccl()
+    work, memory = FakeWork(group), (torch.zeros(2),)
+    coordinator.halted.set()
+    with pytest.raises(Halted):
+        Gloo(group, Patience(coordinator.check, lambda: None)).join(work, memory)
+    assert any(entry == (work, memory) for entry in transports.parked)
+
+
+def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "WAITS_S", 0.0)
+    said: list[str] = []
+    Patience(lambda: None, lambda: said.append("waits")).until(lambda: len(said) >= 3)
