@@ -1,6 +1,7 @@
 # make demo   the whole story in three minutes: train, kill a worker, see that nothing was lost
 # make test   every test, quick ones first
 # make simulate   many random schedules around the membership machine (RUNS=100000)
+# make bench  speed, recovery, goodput and memory beside torchrun, Ray Train and torchft (quick; QUICK= for the long way)
 # make lint   style, types, layers
 #
 # TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
@@ -17,8 +18,9 @@ pytest := $(bin)/pytest
 # One stamp per set of packages: a second run installs nothing, a changed pyproject.toml installs anew.
 run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
+bench_stamp := $(VENV)/.installed-bench-$(TORCH)
 
-.PHONY: help demo test quick fuzz engine ray e2e gpu simulate lint venv clean
+.PHONY: help demo test quick fuzz engine ray e2e gpu simulate bench lint venv clean
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -37,6 +39,11 @@ fuzz engine ray e2e gpu: $(dev_stamp)
 RUNS ?= 100000
 simulate: $(dev_stamp)
 	cd tests && $(abspath $(bin))/python -m trainers.simulation --runs $(RUNS)
+
+QUICK ?= --quick
+BENCHES := steady
+bench: $(bench_stamp)
+	@for name in $(BENCHES); do echo "== $$name"; $(bin)/python bench/$$name.py $(QUICK) || true; done
 
 lint: $(dev_stamp)
 	$(bin)/ruff check .
@@ -59,6 +66,10 @@ $(run_stamp): pyproject.toml constraints/cpu.txt | $(bin)/python
 
 $(dev_stamp): $(run_stamp)
 	$(pip) $(constraint) -e ".[dev]"
+	@touch $@
+
+$(bench_stamp): $(run_stamp)
+	$(pip) $(constraint) -e ".[bench]"
 	@touch $@
 
 clean:
