@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers import messages as m
-from elastrain.trainers.cursor import deal
+from elastrain.trainers.balance import Balance
 from elastrain.trainers.handover import Opening
 from elastrain.trainers.messages import Fault, Json
 from trainers.simulated_copy import Copy, Meeting, blocks_in
@@ -47,6 +47,7 @@ class Generation:
     meeting: Meeting
     rank: int
     done: list[list[int]]
+    balance: Balance
     log: int = 0
     handled: int = 0
     snapshots: set[int] = field(default_factory=set)
@@ -158,7 +159,7 @@ class SimulatedWorker:
         self.world.ledger.formed(self, opening, held)
         self.send(m.Sealed(self.id, opening.generation, self.copy.step))
         done = [list(opening.done.get(w, [])) for w in opening.workers]
-        return Generation(opening, meeting, rank, done)
+        return Generation(opening, meeting, rank, done, opening.balance())
 
     def hand_over(self, meeting: Meeting, rank: int, held: set[int]) -> Wait:
         copy, opening = self.copy, meeting.opening
@@ -180,7 +181,7 @@ class SimulatedWorker:
         at, own = copy.step, meeting.ownership
         if copy.partial is None:
             copy.partial = set()
-        todo = deal(meeting.world, self.world.setup.microbatches, g.done)
+        todo = g.balance.deal(self.world.setup.microbatches, g.done)
         for microbatch in todo[g.rank]:
             self.check(meeting)
             self.send(m.Began(self.id, at, microbatch))

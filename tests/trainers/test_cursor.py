@@ -17,7 +17,6 @@ from elastrain.trainers.cursor import (
     Evaluation,
     Verdict,
     advance,
-    deal,
     exact_sum,
     merge,
     merge_evaluation,
@@ -50,41 +49,6 @@ def test_an_exact_sum_knows_what_is_not_finite() -> None:
     assert exact_sum([1.0, math.inf]) == math.inf
     assert math.isnan(exact_sum([math.inf, -math.inf]))
     assert not math.isfinite(exact_sum([1.7e308, 1.7e308]))
-
-
-# ---- who computes what -------------------------------------------------------------------------
-
-
-@st.composite
-def done_before(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
-    """(microbatches, which of them each member has already)."""
-    count, members = draw(st.integers(1, 40)), draw(st.integers(1, 8))
-    holder = draw(st.lists(st.integers(-1, members - 1), min_size=count, max_size=count))
-    return count, [[j for j in range(count) if holder[j] == r] for r in range(members)]
-
-
-@given(done_before())
-def test_every_microbatch_is_computed_by_exactly_one_member(case: tuple[int, list[list[int]]]) -> None:
-    count, done = case
-    dealt = deal(len(done), count, done)
-    assert sorted(j for share in (*dealt, *done) for j in share) == list(range(count))
-
-
-@given(st.integers(1, 8), st.integers(1, 40))
-def test_a_fresh_step_is_dealt_in_runs_of_nearly_equal_length(members: int, count: int) -> None:
-    dealt = deal(members, count, [[]] * members)
-    assert [j for share in dealt for j in share] == list(range(count)), "contiguous, by rank"
-    sizes = [len(share) for share in dealt]
-    assert max(sizes) - min(sizes) <= 1
-
-
-@given(done_before())
-def test_who_kept_more_gets_less(case: tuple[int, list[list[int]]]) -> None:
-    count, done = case
-    dealt = deal(len(done), count, done)
-    loads = [len(d) + len(s) for d, s in zip(done, dealt, strict=True)]
-    for load, share in zip(loads, dealt, strict=True):
-        assert not share or load <= min(loads) + 1
 
 
 # ---- the commit record -------------------------------------------------------------------------

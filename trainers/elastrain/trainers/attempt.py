@@ -264,6 +264,7 @@ class Attempt:
                 "done": action.done,
                 "restore": restore,
                 "saved_step": self.machine.progress.saved_step or 0,
+                "pace": self.tally.pace.to_json(action.members),
             },
         )
 

@@ -56,6 +56,11 @@ class Cursor:
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the evaluation at evaluated_step
     evaluation: Evaluation | None = None
 
+    @property
+    def position(self) -> int:
+        """Steps of the running evaluation that are done."""
+        return self.evaluation.position if self.evaluation is not None else 0
+
     def to_json(self) -> Json:
         return asdict(self)
 
@@ -173,24 +178,3 @@ def merge_evaluation(cursor: Cursor, entries: Sequence[Json], steps: int) -> Cur
         return replace(cursor, evaluation=done)
     means = {f"val_{n}": (s / w if w else math.nan) for n, (s, w) in sorted(merged.items())}
     return replace(cursor, evaluation=None, evaluated_step=cursor.step, metrics=means)
-
-
-def deal(members: int, count: int, done: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Which microbatches each rank computes: what nobody has done yet, in contiguous runs, so that
-    everybody ends up with about the same number. A pure function of what all members know.
-
-    done[r]: microbatches whose gradients rank r keeps from a generation that broke.
-    """
-    kept = {j for d in done for j in d}
-    missing = [j for j in range(count) if j not in kept]
-    shares = [0] * members
-    loads = [len(d) for d in done]
-    for _ in missing:
-        rank = min(range(members), key=lambda r: (loads[r], r))
-        shares[rank] += 1
-        loads[rank] += 1
-    dealt, at = [], 0
-    for share in shares:
-        dealt.append(missing[at : at + share])
-        at += share
-    return dealt

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from elastrain.trainers.collectives import Group
-from elastrain.trainers.cursor import deal, merge_evaluation
+from elastrain.trainers.cursor import merge_evaluation
 from elastrain.trainers.faults import blamed_on_user
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica
@@ -16,14 +18,18 @@ from elastrain.trainers.task import loss_of, metrics_of
 
 
 def evaluate_step(
-    replica: Replica, reader: SampleReader, session: Session, group: Group, generation: int
+    replica: Replica,
+    reader: SampleReader,
+    session: Session,
+    group: Group,
+    generation: int,
+    shares: Sequence[Sequence[int]],
 ) -> int:
-    """One global batch of the validation split. Moves the cursor; returns the newest command number that
-    any member knows."""
+    """One global batch of the validation split; shares[r]: the microbatches of rank r. Moves the cursor;
+    returns the newest command number that any member knows."""
     assert replica.cursor is not None and replica.eval_plan is not None
     plan = replica.eval_plan
-    position = replica.cursor.evaluation.position if replica.cursor.evaluation is not None else 0
-    shares = deal(group.world, plan.count(position), [[]] * group.world)
+    position = replica.cursor.position
     rows = []
     for microbatch in shares[group.rank]:
         session.check(generation)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elastrain.trainers.balance import Balance, Pace
 from elastrain.trainers.chunks import Domain, Ownership
 from elastrain.trainers.collectives import Group
 from elastrain.trainers.cursor import Cursor, advance
@@ -37,6 +38,7 @@ class Opening:
     done: dict[str, list[int]]
     restore: Json | None  # {"manifest": None | {...}, "prefix": "..."}; None: go on
     saved_step: int
+    pace: Json | None = None  # what is known of the members' speeds (balance.py)
 
     @classmethod
     def from_json(cls, data: Json) -> Opening:
@@ -51,6 +53,7 @@ class Opening:
             data["done"],
             data["restore"],
             data["saved_step"],
+            data.get("pace"),
         )
 
     @property
@@ -59,6 +62,11 @@ class Opening:
 
     def rank_of(self, worker: str) -> int:
         return self.workers.index(worker)
+
+    def balance(self) -> Balance:
+        """The assignment as all members begin with it."""
+        workers = self.workers
+        return Balance(workers, Pace.from_json(self.pace, workers) if self.pace is not None else Pace())
 
     def domains(self) -> list[Domain]:
         return [Domain(m["worker"], m["group"], m["node"]) for m in self.members]

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from elastrain.trainers import collectives, restore, step
+from elastrain.trainers.balance import Balance
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Broken, Group, Halted
-from elastrain.trainers.cursor import Verdict, deal
+from elastrain.trainers.cursor import Verdict
 from elastrain.trainers.evaluate import evaluate_step
 from elastrain.trainers.faults import UserFault, blamed_on_user, internal, refuse
 from elastrain.trainers.handover import Opening, catch_up, hand_over
@@ -37,6 +38,7 @@ class Generation:
     group: Group
     ownership: Ownership
     exchange: Exchange
+    balance: Balance  # who computes what
     done: Sequence[Sequence[int]]  # gradients that members kept from a generation that broke
     log: int = 0  # commands up to this number take effect at this boundary
     handled: int = 0
@@ -126,7 +128,7 @@ class Trainer:
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)
         exchange = Exchange(self.replica, group, ownership, opening.workers)
         done = [opening.done.get(w, []) for w in opening.workers]
-        return Generation(opening, group, ownership, exchange, done)
+        return Generation(opening, group, ownership, exchange, opening.balance(), done)
 
     # ---- one step ---------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class Trainer:
         count = replica.plan.count(at)
         if replica.partial is None:
             replica.partial = Partial.of(count)
-        todo = deal(generation.group.world, count, generation.done)
+        todo = generation.balance.deal(count, generation.done)
         for microbatch in todo[generation.group.rank]:
             self.session.check(generation.number)
             self.session.began(at, microbatch)
@@ -149,6 +151,7 @@ class Trainer:
         record = generation.exchange.commit(self.session.log_number)
         verdict = replica.apply(record)
         generation.done = [[] for _ in has]
+        generation.balance.observe(record)
         generation.log = record["log"]
         if generation.group.rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
             self.session.committed(generation.number, replica.step, record)
@@ -212,7 +215,10 @@ class Trainer:
         replica = self.replica
         assert replica.cursor is not None and replica.eval_plan is not None
         while replica.cursor.evaluated_step != replica.step:
-            log = evaluate_step(replica, self.reader, self.session, generation.group, generation.number)
+            shares = generation.balance.deal(replica.eval_plan.count(replica.cursor.position))
+            log = evaluate_step(
+                replica, self.reader, self.session, generation.group, generation.number, shares
+            )
             generation.log = max(generation.log, log)
             if "regroup" in self._peek(generation):
                 break  # the next generation goes on with it

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from elastrain.trainers.balance import Pace
 from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import Plan
 from elastrain.trainers.facts import event, now
@@ -14,6 +15,7 @@ from elastrain.trainers.messages import Json
 from elastrain.trainers.roster import State
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.stragglers import Change, Stragglers
 
 PROGRESS_S = 0.5
 SPEED_STEPS = 10  # the speed shown is that of the last so many steps
@@ -30,6 +32,9 @@ class Tally:
         self.epoch_no = 0  # +1 per rollback: points of a smaller one are replaced
         self.replaced = 0
         self.status = "starting"
+        self.pace = Pace()  # how fast each worker computes, as the next opening says it
+        self.stragglers = Stragglers()
+        self._shares: dict[str, int] = {}  # worker -> microbatches that it computed of the newest step
         self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_STEPS + 1)  # (s, samples)
         self._shown: dict[str, Json] = {}
         self._progress_at = 0.0
@@ -58,6 +63,7 @@ class Tally:
 
     def accepted(self, record: Json, cursor: Json | None, machine: Machine) -> None:
         """One more step counts. cursor: given if the records of some steps before it were lost on the way."""
+        self._watch(record, machine)
         if cursor is not None:
             self.cursor = Cursor.from_json(cursor)
             return
@@ -90,6 +96,41 @@ class Tally:
             what = "non-finite loss or gradient" if not verdict.finite else "its total weight is 0"
             text = f"step {self.cursor.step} was skipped: {what}{f' ({where})' if where else ''}"
             self.sink(event("step.skipped", text, {"step": self.cursor.step}))
+
+    def _watch(self, record: Json, machine: Machine) -> None:
+        """Who was how fast, and who is so slow that people should know."""
+        self.pace.observe(record)
+        shares = {w: record["seconds"].get(w, (0, 0.0))[0] for w in record["workers"]}
+        if shares != self._shares:
+            self._shares = shares
+            self.workers(machine)
+        for change in self.stragglers.look(self.pace, record["workers"]):
+            self._say(change, record, machine)
+
+    def _say(self, change: Change, record: Json, machine: Machine) -> None:
+        worker, node = change.worker, machine.roster.workers[change.worker].node
+        rank, count = record["workers"].index(worker), self._shares[worker]
+        what = f"{worker} (rank {rank} on {node}) takes {change.seconds:.3g} s per microbatch"
+        against = f"{change.times:.1f} times the median of the other workers, {change.others:.3g} s"
+        share = f"it computes {count} of {sum(self._shares.values())} microbatches"
+        data = {
+            "worker": worker,
+            "node": node,
+            "rank": rank,
+            "step": record["step"] + 1,
+            "seconds": round(change.seconds, 6),
+            "median": round(change.others, 6),
+            "share": self._share(worker),
+        }
+        if change.slow:
+            self.sink(event("straggler.detected", f"{what}, {against}: {share}", data))
+        else:
+            text = f"{what} and is no straggler any more ({change.others:.3g} s on the others): {share}"
+            self.sink(event("straggler.recovered", text, data))
+
+    def _share(self, worker: str) -> float | None:
+        """Of the microbatches of the newest step; None if it was no member of it."""
+        return round(self._shares[worker] / sum(self._shares.values()), 3) if worker in self._shares else None
 
     @property
     def speed(self) -> float | None:
@@ -149,7 +190,7 @@ class Tally:
                 "rank": rank if active else None,
                 "state": worker.state.value,
                 "joined_step": worker.joined_step,
-                "share": round(1 / len(ranks), 3) if active and rank is not None else None,
+                "share": self._share(worker.id) if active and rank is not None else None,
             }
             if self._shown.get(worker.id) != fact:
                 self._note_replacement(worker.id, machine)
