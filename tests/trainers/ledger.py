@@ -50,7 +50,14 @@ class Ledger:
             done = sorted(j for e in entries.values() for j in e["microbatches"])
             assert done == list(range(self.microbatches)), f"step {step} was made of microbatches {done}"
             log = max(e["log"] for e in entries.values())
-            record = {"step": step, "log": log, "generation": meeting.opening.generation}
+            workers = meeting.opening.workers
+            record = {
+                "step": step,
+                "log": log,
+                "generation": meeting.opening.generation,
+                "workers": workers,
+                "seconds": {workers[r]: [len(e["microbatches"]), e["seconds"]] for r, e in entries.items()},
+            }
             meeting.records[step] = record
         return meeting.records[step]
 

@@ -62,6 +62,7 @@ class SimulatedWorker:
         self.uploads: deque[tuple[int, int, int, int]] = deque()  # (step, generation, rank, world)
         self.alive, self.frozen, self.cut = True, False, False
         self.connected, self.fenced = False, False  # as the coordinator sees it
+        self.pace = 0.3 if int(worker[1:]) % 3 == 2 else 0.1  # s per microbatch; every third worker is slow
         self.lag = 0.0  # chance that its next word stays on the way for another turn
         self.sloth = 0.0  # chance that it does nothing for another turn
         self.broken = False  # its connection broke; no word passes any more
@@ -191,12 +192,17 @@ class SimulatedWorker:
         has = [[*done, *new] for done, new in zip(g.done, todo, strict=True)]
         self.world.ledger.dealt(has)
         yield from self.reduce(meeting, g.rank, at, [r for r, h in enumerate(has) if h])
-        entry = {"log": self.log[-1][0] if self.log else 0, "microbatches": sorted(copy.partial)}
+        entry = {
+            "log": self.log[-1][0] if self.log else 0,
+            "microbatches": sorted(copy.partial),
+            "seconds": self.pace * len(copy.partial),
+        }
         entries = yield from self.meet(meeting, "commit", at, entry)
         record = self.world.ledger.record(meeting, at, entries)
         copy.apply(record)
         self.world.ledger.applied(self, meeting)
         self.world.finished(self, g.opening.generation)
+        g.balance.observe(record)
         g.done, g.log = [[] for _ in has], record["log"]
         yield
         if g.rank in (0, own.buddy[0]):

@@ -11,9 +11,11 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from elastrain.trainers import messages as m
+from elastrain.trainers.balance import Pace
 from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
 from elastrain.trainers.handover import Opening, plan
 from elastrain.trainers.membership import Machine, Phase, Policy
@@ -50,6 +52,7 @@ class World:
         self.total = setup.total if setup.total is not None else 1 << 30
         self.todo: list[Turn] = []  # what the world does by itself: kills, news of groups, saves
         self.damaged: set[int] = set()
+        self.pace = Pace()
         self.pending: dict[tuple[int, int], tuple[int, set[int]]] = {}  # -> (world, ranks that came)
         self.asked: set[str] = set()
         self.faults: Counter[str] = Counter()
@@ -105,6 +108,7 @@ class World:
                 self._tell(self.machine.members, action)
             case m.Accept():
                 self.ledger.accept(action)
+                self.pace.observe(action.record)
             case m.Open():
                 self._open(action)
             case m.Say("worker.lost", _, data):
@@ -154,7 +158,7 @@ class World:
             for w in action.members
         ]
         opening = as_opening(action, domains, step, restore, self.machine.progress.saved_step or 0)
-        self._tell(action.members, opening)
+        self._tell(action.members, replace(opening, pace=self.pace.to_json(action.members)))
 
     def _witnesses(self, action: m.Open, previous: Sequence[str]) -> None:
         """Was a step committed that only a worker saw which is gone?"""

@@ -51,7 +51,7 @@ class Pace:
         """Learn from one commit record: `seconds` {worker: [microbatches, seconds]} and `workers`."""
         workers, measured = record["workers"], record["seconds"]
         known = [e.seconds for e in self.estimates.values()]
-        usual = middle(known or [seconds / count for count, seconds in measured.values()])
+        usual = middle(known or [seconds / count for count, seconds in measured.values() if count])
         surprises = []
         for worker in workers:
             count, seconds = measured.get(worker, (0, 0.0))
