@@ -144,7 +144,7 @@ def test_samples_of_very_different_cost_do_not_send_everyone_other_microbatches(
     assert changes(history) <= 20
     assert max(abs(n - count / members) for shares in history for n in shares) <= count / members / 2 + 1
     for rank in range(members):
-        assert sum(shares[rank] for shares in history) == pytest.approx(300 * count / members, rel=0.15)
+        assert sum(shares[rank] for shares in history) == pytest.approx(300 * count / members, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(5))

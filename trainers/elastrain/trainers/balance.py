@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ from elastrain.trainers.messages import Json
 
 DRIFT = 0.001  # relative variance by which a speed is taken to change in one step: about 3 %
 NOISE = 1.0  # relative variance of one microbatch's time, until it is known
+QUIET = 1e-4  # no clock is better than 1 %
 NOISE_STEPS = 20  # over about so many steps it is learned
+BURST = 4.0  # times; a worker that changes its speed must not make all times look unreliable
+TIDE = 0.2  # of what takes everybody longer, the estimates follow so much per step
 UNKNOWN = 0.1  # relative variance of the speeds of workers before they are measured: they differ by 30 %
 CARRIED = 0.01  # relative variance of an estimate that comes from an earlier generation
 FASTEST = 1e-7  # s; a clock that stood still must not make a worker infinitely fast
@@ -37,48 +41,52 @@ class Pace:
 
     A Kalman filter in one dimension for each worker, in relative terms (R. E. Kalman, 1960): the less the
     times of single microbatches say, since samples differ in cost, the less one step moves the estimate. How
-    much they say is learned too: from the surprise of the worker in the middle, so that one which really
-    changes its speed does not make the others' times look unreliable.
+    much they say is learned too, from how far apart the workers come out of a step. What takes everybody
+    longer (a step of long samples, a busy machine) says nothing about anyone: it is taken out first.
     """
 
     def __init__(self, known: Mapping[str, float] | None = None, noise: float = NOISE) -> None:
         self.estimates = {w: Estimate(s, CARRIED) for w, s in (known or {}).items()}
-        self.noise = noise  # relative variance of one microbatch's seconds
+        self.noise = max(noise, QUIET)  # relative variance of one microbatch's seconds
         self._steps = NOISE_STEPS if known else 1  # that went into it
         self._met: set[str] = set()  # computed once: a first time is longer, and says nothing
 
     def observe(self, record: Json) -> None:
         """Learn from one commit record: `seconds` {worker: [microbatches, seconds]} and `workers`."""
-        workers, measured = record["workers"], record["seconds"]
-        known = [e.seconds for e in self.estimates.values()]
-        usual = middle(known or [seconds / count for count, seconds in measured.values() if count])
-        surprises = []
-        for worker in workers:
-            count, seconds = measured.get(worker, (0, 0.0))
-            before = self.estimates.get(worker)
-            if before is None:
-                if worker in self._met and count and usual > 0:
-                    first = Estimate(usual, UNKNOWN)
-                    self.estimates[worker] = self._corrected(first, seconds / count / usual - 1.0, count)
-                elif count:
-                    self._met.add(worker)
-            elif count:
-                surprise = seconds / count / before.seconds - 1.0
-                surprises.append(surprise * surprise * count)
-                self.estimates[worker] = self._corrected(before, surprise, count)
-            else:
-                eased = max(before.seconds * EASE, min(usual, before.seconds))
-                self.estimates[worker] = Estimate(eased, before.doubt + DRIFT)
-        if surprises:  # a median of squares is about half of their mean
-            self._steps = min(self._steps + 1, NOISE_STEPS)
-            self.noise += (2.0 * middle(surprises) - self.noise) / self._steps
-        self.estimates = {w: e for w, e in self.estimates.items() if w in measured or w in workers}
+        counts = {w: n for w, (n, _) in record["seconds"].items() if n}
+        times = {w: max(s / n, FASTEST) for w, (n, s) in record["seconds"].items() if n}
+        before = {w: self.estimates[w] for w in record["workers"] if w in self.estimates}
+        ratios = {w: times[w] / e.seconds for w, e in before.items() if w in times}
+        tide = statistics.median(ratios.values()) if ratios else 1.0  # it took everybody so much longer
+        usual = middle([e.seconds for e in before.values()] or list(times.values()))
+        after: dict[str, Estimate] = {}
+        for worker in record["workers"]:
+            if worker in ratios:
+                after[worker] = self._corrected(before[worker], ratios[worker] / tide, counts[worker])
+            elif worker in before:
+                eased = max(before[worker].seconds * EASE, min(usual, before[worker].seconds))
+                after[worker] = Estimate(eased, before[worker].doubt + DRIFT)
+            elif worker in times and worker in self._met:
+                ratio = times[worker] / (usual * tide)
+                after[worker] = self._corrected(Estimate(usual, UNKNOWN), ratio, counts[worker])
+            elif worker in times:
+                self._met.add(worker)
+        self._listen({w: r / tide for w, r in ratios.items()}, counts)
+        drift = 1.0 + TIDE * (tide - 1.0)
+        self.estimates = {w: Estimate(max(e.seconds * drift, FASTEST), e.doubt) for w, e in after.items()}
 
-    def _corrected(self, before: Estimate, surprise: float, count: int) -> Estimate:
+    def _corrected(self, before: Estimate, ratio: float, count: int) -> Estimate:
+        """ratio: what was measured to what was expected."""
         doubt = before.doubt + DRIFT
         gain = doubt / (doubt + self.noise / count)
-        seconds = before.seconds * (1.0 + gain * surprise)
-        return Estimate(max(seconds, FASTEST), (1.0 - gain) * doubt)
+        return Estimate(before.seconds * (1.0 + gain * (ratio - 1.0)), (1.0 - gain) * doubt)
+
+    def _listen(self, ratios: Mapping[str, float], counts: Mapping[str, int]) -> None:
+        """How far apart were those who should have come out alike?"""
+        if len(ratios) > 1:
+            self._steps = min(self._steps + 1, NOISE_STEPS)
+            noise = sum(counts[w] * (r - 1.0) * (r - 1.0) for w, r in ratios.items()) / (len(ratios) - 1)
+            self.noise += (max(QUIET, min(noise, BURST * self.noise)) - self.noise) / self._steps
 
     def of(self, workers: Sequence[str]) -> list[Estimate]:
         """By rank. One that was not measured yet is taken to be as fast as the one in the middle."""
