@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -37,6 +38,14 @@ def test_an_exact_sum_does_not_depend_on_the_order(values: list[float], rng: ran
     mixed = list(values)
     rng.shuffle(mixed)
     assert same(exact_sum(values), exact_sum(mixed))
+
+
+def test_a_sum_that_overflows_on_the_way_does_so_in_any_order() -> None:
+    largest = 1.7976931348623157e308
+    for values in itertools.permutations([9.98e291, largest, -5.5e275]):
+        assert exact_sum(values) == math.inf
+    for values in itertools.permutations([largest, largest, -largest]):
+        assert exact_sum(values) == largest
 
 
 @given(st.lists(st.floats(-1e300, 1e300), max_size=30))

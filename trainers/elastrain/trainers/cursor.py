@@ -76,15 +76,18 @@ class Cursor:
         )
 
 
+HUGE = 2.0**1000  # sums of values beyond it might overflow on the way
+
+
 def exact_sum(values: Iterable[float]) -> float:
     """The exactly rounded sum, independent of order; inf or nan as soon as one of the values is."""
     listed = list(values)
-    if all(map(math.isfinite, listed)):
-        try:
-            return math.fsum(listed)
-        except OverflowError:
-            return math.inf
-    return math.nan if any(map(math.isnan, listed)) else sum(v for v in listed if math.isinf(v))
+    if not all(map(math.isfinite, listed)):
+        return math.nan if any(map(math.isnan, listed)) else sum(v for v in listed if math.isinf(v))
+    if all(abs(v) < HUGE for v in listed):
+        return math.fsum(listed)
+    # fsum gives up when a sum on the way overflows, which depends on the order
+    return math.fsum(v * 2.0**-64 for v in listed) * 2.0**64
 
 
 def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
