@@ -17,7 +17,8 @@ LONGEST_FUNCTION = 60  # lines
 # The rooms of trainers where tensors are; every other one does without torch, also by a detour.
 WITH_TORCH = {
     *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "loop"),
-    *("evaluate", "faults", "checkpoint", "restore", "session", "transports", "worker"),
+    *("evaluate", "partials", "reduction", "faults", "checkpoint", "restore", "session"),
+    *("transports", "worker"),
 }
 
 

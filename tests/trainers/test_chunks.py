@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from elastrain.trainers.chunks import (
     ALIGN,
     BUCKET,
     Domain,
+    Filling,
     FlatSpace,
     Ownership,
     buddies,
@@ -152,3 +154,23 @@ def test_subtracting_ranges_is_subtracting_sets(whole: Range, taken: list[Range]
 def test_intersecting_ranges_is_intersecting_sets(a: Range, b: Range) -> None:
     common = intersect(a, b)
     assert set(range(*(common or (0, 0)))) == set(range(*a)) & set(range(*b))
+
+
+def test_a_bucket_is_complete_only_with_the_last_parameter_that_reaches_into_it() -> None:
+    space = FlatSpace.of([("a", (64,)), ("b", (3 * 64,)), ("c", (64,))])  # flat order: c, b, a
+    two = Filling(space)
+    two._buckets, two._of, two._all = [(0, 2), (2, 5)], {2: range(1), 1: range(2), 0: range(1, 2)}, [2, 2]
+    two.restart()
+    assert [two.take(i) for i in (2, 0, 1)] == [[], [], [0, 1]]
+    two.restart()
+    assert [two.take(i) for i in (1, 2, 0)] == [[], [0], [1]]
+
+
+def test_the_buckets_of_a_parameter_are_those_whose_blocks_it_touches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 128)
+    space = FlatSpace.of([("a", (64,)), ("b", (3 * 64,)), ("c", (64,))])
+    filling = Filling(space)
+    assert [space.elements(b) for b in space.buckets()] == [slice(0, 128), slice(128, 256), slice(256, 320)]
+    assert [filling.take(i) for i in (1, 0, 2)] == [[1], [2], [0]]

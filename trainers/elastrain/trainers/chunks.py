@@ -95,6 +95,33 @@ class FlatSpace:
         return found
 
 
+class Filling:
+    """Which buckets have all of their parameters, while these come in any order. For one pass."""
+
+    def __init__(self, space: FlatSpace) -> None:
+        self._buckets = space.buckets()
+        self._of: dict[int, range] = {}  # index of a parameter -> positions of the buckets it lies in
+        for piece in space.pieces:
+            last = max(piece.start, piece.stop - 1)
+            first_block, last_block = piece.start // space.block, last // space.block
+            inside = [b for b, (a, z) in enumerate(self._buckets) if a <= last_block and first_block < z]
+            self._of[piece.index] = range(inside[0], inside[-1] + 1)
+        self._all = [0] * len(self._buckets)
+        for positions in self._of.values():
+            for b in positions:
+                self._all[b] += 1
+        self.restart()
+
+    def restart(self) -> None:
+        self._missing = self._all.copy()
+
+    def take(self, index: int) -> list[int]:
+        """A parameter is there: the positions of the buckets that are complete now."""
+        for b in self._of[index]:
+            self._missing[b] -= 1
+        return [b for b in self._of[index] if self._missing[b] == 0]
+
+
 @dataclass(frozen=True)
 class Domain:
     """Where a member lives: what fails together with it."""

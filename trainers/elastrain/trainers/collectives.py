@@ -72,7 +72,7 @@ class Group:
     ) -> list[Tensor]:
         """All-to-all. sends[d]: what rank d gets, flat; sizes[s]: elements that come from rank s.
 
-        Returns what came, by rank; what goes to oneself is neither sent nor returned.
+        Returns what came, by rank. Parts that lie one behind the other are sent without a copy.
         """
         return self.start_exchange(sends, sizes, dtype)()
 
@@ -83,11 +83,9 @@ class Group:
         data = self._data
         if data is None:
             return lambda: [torch.empty(0, dtype=dtype)]
-        came = [0 if r == self.rank else int(n) for r, n in enumerate(sizes)]
-        nothing = torch.empty(0, dtype=dtype, device=data.device)
-        parts = [nothing if t is None or r == self.rank else t for r, t in enumerate(sends)]
-        full = [p for p in parts if p.numel()]
-        source = full[0] if len(full) == 1 else torch.cat(parts)  # to one peer only: no copy
+        came = [int(n) for n in sizes]
+        parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
+        source = _joined(parts)
         target = torch.empty(sum(came), dtype=dtype, device=data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
 
@@ -196,3 +194,18 @@ def _leave(control: Gloo, data: Transport) -> None:
     if data is not control:
         data.leave()  # first: its kernels may hold up all else
     control.leave()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The parts as one flat tensor: a view if they lie one behind the other in one storage, else a copy."""
+    full = [p for p in parts if p.numel()]
+    if not full:
+        return parts[0]
+    at = full[0].data_ptr()
+    for part in full:
+        if part.data_ptr() != at or not part.is_contiguous():
+            return torch.cat(full)
+        at += part.numel() * part.element_size()
+    first, length = full[0], sum(p.numel() for p in full)
+    inside = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
+    return first.as_strided((length,), (1,)) if length <= inside else torch.cat(full)

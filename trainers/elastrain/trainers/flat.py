@@ -1,19 +1,21 @@
 """The model as flat memory: parameters, gradients and buffers as contiguous vectors.
 
 The parameters of the module become views into one flat fp32 vector (the masters), so that a chunk is a
-slice, and an update or a received chunk is in the model the moment it is written. A gradient is copied out
-once per microbatch into a vector of the same layout.
+slice, and an update or a received chunk is in the model the moment it is written. A gradient is handed over
+parameter by parameter, as backward makes it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import FlatSpace
+from elastrain.trainers.chunks import FlatSpace, Piece
 
 
 class UnusableModel(ValueError):
@@ -47,29 +49,41 @@ class FlatModel:
 
     # ---- gradients --------------------------------------------------------------------------
 
-    def forget_gradients(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+    @contextlib.contextmanager
+    def handing_over(self, take: Callable[[Piece, Tensor], None]) -> Iterator[None]:
+        """While it lasts, every gradient goes to `take` the moment autograd has it, in the order of the
+        backward pass, and is forgotten here. A parameter may come twice (reentrant checkpointing); what
+        comes is to be added. `take` may raise: backward then ends with its exception."""
+        pieces = {p.index: p for p in self.space.pieces}
 
-    def gradient(self) -> tuple[Tensor, int]:
-        """The gradient of the last backward as one vector (size,) f32, and which parameters it reached
-        (bit `index` of an integer). A parameter that was not used counts as zero."""
-        flat = torch.empty(self.space.size)
-        used = at = 0
-        for piece in self.space.pieces:
-            flat[at : piece.start].zero_()  # the gap between two parameters
-            at = piece.stop
-            grad = self.parameters[piece.index].grad
+        def arrived(piece: Piece, parameter: Tensor) -> None:
+            grad, parameter.grad = parameter.grad, None
             if grad is None:
-                flat[piece.start : piece.stop].zero_()
-                continue
+                return
             if grad.is_sparse:
                 self._warn(f"the sparse gradient of {piece.name} is made dense")
                 grad = grad.to_dense()
-            flat[piece.start : piece.stop].view(piece.shape).copy_(grad)
-            used |= 1 << piece.index
-        flat[at:].zero_()
-        return flat, used
+            take(piece, grad)
+
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                functools.partial(arrived, pieces[index])
+            )
+            for index, parameter in enumerate(self.parameters)
+        ]
+        self.forget_gradients()
+        try:
+            yield
+            for index, parameter in enumerate(self.parameters):
+                arrived(pieces[index], parameter)  # what a backward of the Task's own has left
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

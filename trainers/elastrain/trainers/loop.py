@@ -20,7 +20,9 @@ from elastrain.trainers.evaluate import evaluate_step
 from elastrain.trainers.faults import UserFault, blamed_on_user, internal, refuse
 from elastrain.trainers.handover import Opening, catch_up, hand_over
 from elastrain.trainers.messages import Json, Report
-from elastrain.trainers.replica import Partial, Replica
+from elastrain.trainers.partials import Partial
+from elastrain.trainers.reduction import Reduction
+from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.step import Exchange
@@ -139,23 +141,30 @@ class Trainer:
         at = replica.step
         count = replica.plan.count(at)
         if replica.partial is None:
-            replica.partial = Partial.of(count)
+            replica.partial = Partial.of(count, replica.model.space, replica.filling)
         todo = generation.balance.deal(count, generation.done)
-        for microbatch in todo[generation.group.rank]:
+        has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
+        reduction = Reduction(replica, generation.group, generation.ownership, has)
+        mine = todo[generation.group.rank]
+        for microbatch in mine:
             self.session.check(generation.number)
             self.session.began(at, microbatch)
+            # with the last one its sums are final: they travel while backward goes on
+            passed_on = reduction.passed_on if microbatch == mine[-1] else None
             with blamed_on_user("compute", at, microbatch):
-                step.compute(replica, self.reader, at, microbatch)
-        has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
-        generation.exchange.reduce(has)
-        record = generation.exchange.commit(self.session.log_number)
+                step.compute(replica, self.reader, at, microbatch, passed_on)
+        reduction.finish()
+        record = generation.exchange.commit(self.session.log_number, reduction.norms)
         verdict = replica.apply(record)
         generation.done = [[] for _ in has]
         generation.balance.observe(record)
         generation.log = record["log"]
         if generation.group.rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
             self.session.committed(generation.number, replica.step, record)
-        generation.exchange.gather()
+        arrive = generation.exchange.start_gather()
+        if generation.group.world > 2:  # meanwhile
+            self.reader.prefetch(replica.plan, replica.step, mine)
+        arrive()
         self._judge(generation, record, verdict)
 
     def _judge(self, generation: Generation, record: Json, verdict: Verdict) -> None:

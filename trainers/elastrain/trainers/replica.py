@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import FlatSpace, Ownership, intersect, subtract
+from elastrain.trainers.chunks import Filling, FlatSpace, Ownership, intersect, subtract
 from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import EvalPlan, Plan
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.messages import Json, Range, Report
 from elastrain.trainers.optimizers import Rule, rule
+from elastrain.trainers.partials import Partial
 from elastrain.trainers.samples import seed_everything
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.task import Task
-from elastrain.trainers.tree import Climber
 
 
 def make_module(task: Task, seed: int) -> nn.Module:
@@ -84,22 +83,6 @@ class ChunkStates:
         return {s: t.clone() for s, t in state.items()}
 
 
-@dataclass
-class Partial:
-    """What this worker computed of a step that is not committed yet. It survives a broken generation."""
-
-    count: int
-    gradients: Climber[Tensor]  # (size,) f32 each
-    buffers: Climber[Tensor]  # (floats,) f64 each
-    rows: dict[int, list[float | str]] = field(default_factory=dict)  # microbatch -> its row of the record
-    used: int = 0
-    others: dict[str, Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, count: int) -> Partial:
-        return cls(count, Climber(count, inplace=True), Climber(count, inplace=True))
-
-
 class Replica:
     """Everything that a report speaks of. `forget` makes it a joiner again."""
 
@@ -123,6 +106,8 @@ class Replica:
         self.record: Json | None = None
         self.whole = False
         self.partial: Partial | None = None
+        self.filling = Filling(model.space)
+        self.each_once: bool | None = None  # does each gradient come once per backward? None: not seen yet
         self.reduced: dict[Range, Tensor] = {}  # held chunk -> summed gradient (elements,) f32
         self.new_buffers: tuple[Tensor, dict[str, Tensor]] | None = None
         self.touched = False  # the parameters are no longer those that the seed gives

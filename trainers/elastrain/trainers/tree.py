@@ -10,7 +10,7 @@ Nothing here knows torch or numpy: a value is anything that has `+` (and `+=` wh
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -82,6 +82,20 @@ def root(
     return top[whole]
 
 
+def ascent(node: Node, held: Container[Node], count: int) -> tuple[list[Node], Node]:
+    """The way up of a value at `node`: the siblings that it meets, in the order in which they are added, and
+    the subtree whose sum it is then."""
+    meets, whole = [], root_node(count)
+    while node != whole:
+        sibling = node.sibling
+        if sibling.start < count:
+            if sibling not in held:
+                break
+            meets.append(sibling)
+        node = node.parent
+    return meets, node
+
+
 class Climber(Generic[T]):
     """Adds values as they come, each as soon as its sibling is there.
 
@@ -107,15 +121,11 @@ class Climber(Generic[T]):
         for held in self.parts:
             if held.start < node.start + node.size and node.start < held.start + held.size:
                 raise ValueError(f"{node} overlaps {held}, which is already summed")
-        while node != self._root:
-            sibling = node.sibling
-            if sibling.start < self.count:
-                if sibling not in self.parts:
-                    break
-                other = self.parts.pop(sibling)
-                value = self._sum(value, other) if node.is_left else self._sum(other, value)
-            node = node.parent
-        self.parts[node] = value
+        meets, top = ascent(node, self.parts, self.count)
+        for sibling in meets:
+            other = self.parts.pop(sibling)
+            value = self._sum(other, value) if sibling.is_left else self._sum(value, other)
+        self.parts[top] = value
 
     def _sum(self, left: T, right: T) -> T:
         total: T = self._add(left, right)

@@ -1,0 +1,141 @@
+"""What a worker has computed of a step that is not committed yet: partial sums over the canonical tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from elastrain.trainers.chunks import Filling, FlatSpace, Piece
+from elastrain.trainers.tree import Climber, Node, ascent
+
+
+class TwiceReady(RuntimeError):
+    """A gradient came once more after its bucket had been passed on; the message says what to change."""
+
+
+class GradientSums:
+    """Gradients as partial sums by subtree; vectors (size,) f32. They survive a broken generation, so what
+    was received from others is never added into them."""
+
+    def __init__(self, space: FlatSpace, filling: Filling, count: int) -> None:
+        self.space, self.filling, self.count = space, filling, count
+        self.parts: dict[Node, Tensor] = {}
+        self._open: Addend | None = None
+
+    def read(self, node: Node) -> Tensor:
+        """The sum over a subtree, also if the microbatch that completes it is still being added: then only
+        the buckets that it has passed on are to be looked at. Raises KeyError."""
+        if self._open is not None and self._open.top == node:
+            return self._open.total
+        return self.parts[node]
+
+    def open(self, microbatch: int, *, early: bool, passed_on: Callable[[int], None] | None) -> Addend:
+        """early: add and pass on each bucket as soon as it is complete, rather than all of them at the end.
+        passed_on: is told the position of each bucket whose sums are final."""
+        self._open = Addend(self, microbatch, early, passed_on)
+        return self._open
+
+    def shut(self) -> None:
+        self._open = None
+
+
+class Addend:
+    """The gradient of one microbatch on its way from backward into the sums, bucket by bucket, while it is
+    still in the cache. Call `take` for every parameter, then `close`; or `abandon`."""
+
+    def __init__(
+        self, sums: GradientSums, microbatch: int, early: bool, passed_on: Callable[[int], None] | None
+    ) -> None:
+        self.sums, self.early, self.passed_on = sums, early, passed_on
+        self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count)
+        self.vector = torch.empty(sums.space.size)
+        at = 0
+        for piece in sums.space.pieces:  # the gaps between parameters
+            self.vector[at : piece.start].zero_()
+            at = piece.stop
+        self.vector[at:].zero_()
+        self.total = self.vector  # the vector in which the sum comes to lie: the leftmost one
+        for sibling in self.meets:
+            self.total = sums.parts[sibling] if sibling.is_left else self.total
+        self.used = 0  # bit `index` of each parameter that came
+        self.twice = False
+        self._added: set[int] = set()
+        sums.filling.restart()
+
+    def take(self, piece: Piece, grad: Tensor) -> None:
+        """The gradient of one parameter. Raises TwiceReady."""
+        window = self.vector[piece.start : piece.stop].view(piece.shape)
+        if self.used >> piece.index & 1:
+            self.twice = True
+            if self._added:
+                raise TwiceReady(
+                    f"the gradient of {piece.name} came in two parts within one backward, which it did not "
+                    "do before: give checkpoint(..., use_reentrant=False) in the model"
+                )
+            window.add_(grad)
+            return
+        window.copy_(grad)
+        self.used |= 1 << piece.index
+        complete = self.sums.filling.take(piece.index)
+        for bucket in complete if self.early else ():
+            self._add(bucket)
+
+    def close(self) -> None:
+        """Backward is over: what did not come counts as zero, and everything is added."""
+        for piece in self.sums.space.pieces:
+            if not self.used >> piece.index & 1:
+                self.vector[piece.start : piece.stop].zero_()
+        for bucket in range(len(self.sums.space.buckets())):
+            if bucket not in self._added:
+                self._add(bucket)
+        for sibling in self.meets:
+            del self.sums.parts[sibling]
+        self.sums.parts[self.top] = self.total
+        self.sums.shut()
+
+    def abandon(self) -> list[int]:
+        """Backward failed. Sums that already hold a part of it are dropped: the microbatches in them."""
+        self.sums.shut()
+        spoiled = self.meets if self._added else []
+        for sibling in spoiled:
+            del self.sums.parts[sibling]
+        return [leaf for sibling in spoiled for leaf in sibling.leaves(self.sums.count)]
+
+    def _add(self, bucket: int) -> None:
+        space = self.sums.space
+        window = space.elements(space.buckets()[bucket])
+        mine = self.vector
+        for sibling in self.meets:
+            other = self.sums.parts[sibling]
+            left, right = (other, mine) if sibling.is_left else (mine, other)
+            left[window] += right[window]
+            mine = left
+        self._added.add(bucket)
+        if self.passed_on is not None:
+            self.passed_on(bucket)
+
+
+@dataclass
+class Partial:
+    """What this worker computed of a step that is not committed yet. It survives a broken generation."""
+
+    count: int
+    gradients: GradientSums
+    buffers: Climber[Tensor]  # (floats,) f64 each
+    rows: dict[int, list[float | str]] = field(default_factory=dict)  # microbatch -> its row of the record
+    used: int = 0
+    others: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, count: int, space: FlatSpace, filling: Filling) -> Partial:
+        return cls(count, GradientSums(space, filling, count), Climber(count, inplace=True))
+
+    def forget(self, microbatches: list[int]) -> None:
+        """Their gradients are lost: they have to be computed again."""
+        for microbatch in microbatches:
+            self.rows.pop(microbatch, None)
+        for node in [n for n in self.buffers.parts if n.start in microbatches]:
+            del self.buffers.parts[node]

@@ -1,0 +1,192 @@
+"""The reduce of one step: from everybody's partial sums to the sums of the chunks that one keeps.
+
+    backward ──bucket is final──▶ all-to-all ──▶ added in tree order ──▶ owner ──▶ buddy
+
+The all-to-alls are launched in bucket order by every member, also by one that has nothing to send, each as
+soon as its bucket and all before it are final: while backward still makes the gradients of the next ones.
+Received partials are added into one another, never into own ones: these must survive a broken step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from elastrain.trainers.chunks import Ownership, intersect
+from elastrain.trainers.collectives import Broken, Group, Halted
+from elastrain.trainers.messages import Range
+from elastrain.trainers.partials import Partial
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.tree import cover, root
+
+
+class Reduction:
+    """Tell it which buckets are final (`passed_on`), then `finish`. `norms` is what a commit needs of it."""
+
+    def __init__(
+        self, replica: Replica, group: Group, ownership: Ownership, has: Sequence[Sequence[int]]
+    ) -> None:
+        """has[r]: the microbatches whose gradients rank r will have."""
+        assert replica.partial is not None
+        self.replica, self.group, self.ownership = replica, group, ownership
+        self.partial: Partial = replica.partial
+        self.rank, self.world = group.rank, group.world
+        self.covers = [cover(h, self.partial.count) for h in has]
+        self.buckets = ownership.space.buckets()
+        self.norms: list[float] = []  # squared, fp64, per owned block
+        self._final: set[int] = set()
+        self._arrivals: list[Callable[[], list[Tensor]]] = []
+        self._error: Broken | Halted | None = None
+
+    # ---- while backward runs ----------------------------------------------------------------
+
+    def passed_on(self, bucket: int) -> None:
+        """The own sums of a bucket are final. Never raises: backward must not end for a lost peer."""
+        self._final.add(bucket)
+        while self._error is None and len(self._arrivals) in self._final:
+            try:
+                self._arrivals.append(self._launch(self.buckets[len(self._arrivals)]))
+            except (Broken, Halted) as error:
+                self._error = error
+
+    def _launch(self, bucket: Range) -> Callable[[], list[Tensor]]:
+        space, mine = self.ownership.space, self.covers[self.rank]
+        whole = len(mine) == 1 and self.world > 2  # the bucket as it lies there, its own part included
+        sends: list[Tensor | None] = []
+        for peer in range(self.world):
+            window = space.elements(self.ownership.reduces(bucket, peer))
+            parts = [self.partial.gradients.read(node)[window] for node in mine]
+            if not parts or (peer == self.rank and not whole):
+                sends.append(None)
+            else:
+                sends.append(parts[0] if len(parts) == 1 else torch.cat(parts))
+        length = space.length(self.ownership.reduces(bucket, self.rank))
+        sizes = [len(c) * length for c in self.covers]
+        if not whole:
+            sizes[self.rank] = 0
+        return self.group.start_exchange(sends, sizes, torch.float32)
+
+    # ---- afterwards -------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Wait for the rest; then `replica.reduced` covers all that is held. Raises Broken, Halted."""
+        for at in range(len(self.buckets)):
+            self.passed_on(at)
+        if self._error is not None:
+            raise self._error
+        sums: dict[Range, Tensor] = {}
+        for bucket, arrival in zip(self.buckets, self._arrivals, strict=True):
+            mine = self.ownership.reduces(bucket, self.rank)
+            arrived = arrival()
+            if mine[0] < mine[1]:
+                sums[mine] = self._sum(mine, arrived)
+                self._measure(self.ownership.chunk(bucket, self.rank), mine, sums[mine])
+        self._forward(sums)
+        self._reduce_buffers()
+
+    def _sum(self, blocks: Range, arrived: list[Tensor]) -> Tensor:
+        window = self.ownership.space.elements(blocks)
+        size = window.stop - window.start
+        parts = {n: (self.partial.gradients.parts[n][window], False) for n in self.covers[self.rank]}
+        for peer, data in enumerate(arrived):
+            for at, node in enumerate(self.covers[peer] if data.numel() else []):
+                parts[node] = (data[at * size : (at + 1) * size], True)
+        return root(parts, self.partial.count, add=_add_into_received)[0]
+
+    def _measure(self, chunk: Range, blocks: Range, total: Tensor) -> None:
+        """Squared norms of the own chunk's blocks, while it is in the cache."""
+        space = self.ownership.space
+        if chunk[0] == chunk[1]:
+            return
+        origin, window = space.elements(blocks).start, space.elements(chunk)
+        for part in torch.split(total[window.start - origin : window.stop - origin], space.block):
+            self.norms.append(float(part.to(torch.float64).square_().sum()))
+
+    def _forward(self, sums: dict[Range, Tensor]) -> None:
+        """Each owner sends its chunks to its buddy."""
+        own, space = self.ownership, self.ownership.space
+        held = own.held(self.rank)
+        if self.world <= 2:
+            self.replica.reduced = {
+                c: s[space.elements(c).start - space.elements(b).start :][: space.length(c)]
+                for c in held
+                for b, s in sums.items()
+                if intersect(c, b) == c
+            }
+            return
+        sends: list[Tensor | None] = [None] * self.world
+        buddy = own.buddy[self.rank]
+        mine = [sums[c] for c in own.owned(self.rank) if c in sums]
+        if buddy is not None and mine:
+            sends[buddy] = torch.cat(mine)
+        kept = own.kept_for(self.rank)
+        sizes = [sum(space.length(c) for c in own.owned(r)) if r in kept else 0 for r in range(self.world)]
+        arrived = self.group.exchange(sends, sizes, torch.float32)
+        reduced = {c: sums[c] for c in own.owned(self.rank) if c in sums}
+        for owner in kept:
+            at = 0
+            for chunk in own.owned(owner):
+                size = space.length(chunk)
+                if size:
+                    reduced[chunk] = arrived[owner][at : at + size]
+                    at += size
+        self.replica.reduced = {c: reduced[c] for c in held}
+
+    # ---- buffers ----------------------------------------------------------------------------
+
+    def _reduce_buffers(self) -> None:
+        """Buffers go to everyone: they are small, and no one keeps a part of them."""
+        buffers, covers, partial = self.replica.model.buffers, self.covers, self.partial
+        if not buffers:
+            return
+        size = buffers.flat_size()
+        parts = {n: partial.buffers.parts[n] for n in covers[self.rank]} if size else {}
+        if size:
+            mine = torch.cat([parts[n] for n in covers[self.rank]]) if parts else None
+            sends = [None if r == self.rank else mine for r in range(self.world)]
+            sizes = [0 if r == self.rank else len(c) * size for r, c in enumerate(covers)]
+            arrived = self.group.exchange(sends, sizes, torch.float64)
+            for peer, data in enumerate(arrived):
+                for at, node in enumerate(covers[peer] if peer != self.rank else []):
+                    parts[node] = data[at * size : (at + 1) * size]
+        total = root(parts, partial.count) if size else torch.empty(0, dtype=torch.float64)
+        self.replica.new_buffers = (total, partial.others)
+        if buffers.others:
+            self._share_others()
+
+    def _share_others(self) -> None:
+        """A member without a microbatch of this step learns the other buffers from one that has some."""
+        have = [r for r, c in enumerate(self.covers) if c]
+        if len(have) == self.world or self.replica.new_buffers is None:
+            return
+        others = self.replica.model.buffers.others
+        if self.rank == have[0]:
+            values = self.replica.new_buffers[1]
+            mine = torch.cat([values[n].reshape(-1).to(torch.int64) for n in others])
+        else:
+            mine = None
+        sizes = [0] * self.world
+        named = self.replica.model.buffers.named
+        length = sum(named[n].numel() for n in others)
+        lacking = self.rank not in have
+        sizes[have[0]] = length if lacking else 0
+        sends = [mine if mine is not None and r not in have else None for r in range(self.world)]
+        arrived = self.group.exchange(sends, sizes, torch.int64)
+        if lacking:
+            at, values = 0, {}
+            for name in others:
+                like = named[name]
+                values[name] = arrived[have[0]][at : at + like.numel()].view(like.shape).to(like.dtype)
+                at += like.numel()
+            self.replica.new_buffers = (self.replica.new_buffers[0], values)
+
+
+def _add_into_received(left: tuple[Tensor, bool], right: tuple[Tensor, bool]) -> tuple[Tensor, bool]:
+    """left + right, kept where one that arrived was: own partials must survive a broken step.
+
+    The flag says that a tensor may be overwritten.
+    """
+    out = left[0] if left[1] else right[0] if right[1] else None
+    return torch.add(left[0], right[0], out=out), True
