@@ -156,16 +156,6 @@ def test_intersecting_ranges_is_intersecting_sets(a: Range, b: Range) -> None:
     assert set(range(*(common or (0, 0)))) == set(range(*a)) & set(range(*b))
 
 
-def test_a_bucket_is_complete_only_with_the_last_parameter_that_reaches_into_it() -> None:
-    space = FlatSpace.of([("a", (64,)), ("b", (3 * 64,)), ("c", (64,))])  # flat order: c, b, a
-    two = Filling(space)
-    two._buckets, two._of, two._all = [(0, 2), (2, 5)], {2: range(1), 1: range(2), 0: range(1, 2)}, [2, 2]
-    two.restart()
-    assert [two.take(i) for i in (2, 0, 1)] == [[], [], [0, 1]]
-    two.restart()
-    assert [two.take(i) for i in (1, 2, 0)] == [[], [0], [1]]
-
-
 def test_the_buckets_of_a_parameter_are_those_whose_blocks_it_touches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
