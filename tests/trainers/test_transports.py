@@ -224,7 +224,20 @@ def test_a_gloo_operation_that_is_left_is_kept_with_its_memory() -> None:
     coordinator.halted.set()
     with pytest.raises(Halted):
         Gloo(group, Patience(coordinator.check, lambda: None)).join(work, memory)
-    assert any(entry == (work, memory) for entry in transports.parked)
+    assert (work, memory) in transports.unfinished
+
+
+def test_the_memory_of_an_abandoned_operation_is_given_back_once_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transports, "unfinished", [])
+    old, new = FakeWork(FakeNccl()), FakeWork(FakeNccl())
+    transports.park(old, "memory of the old one")
+    transports.park(new, "memory of the new one")
+    assert [kept for _, kept in transports.unfinished] == ["memory of the old one", "memory of the new one"]
+    old.is_completed = lambda: True  # type: ignore[method-assign]
+    transports.park(FakeWork(FakeNccl()), "the newest")
+    assert [kept for _, kept in transports.unfinished] == ["memory of the new one", "the newest"]
 
 
 def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

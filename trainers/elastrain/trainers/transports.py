@@ -24,7 +24,8 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-parked: list[object] = []  # groups, stores and operations of generations that are over
+parked: list[object] = []  # groups and stores of generations that are over
+unfinished: list[tuple[Work, object]] = []  # operations of theirs, with the memory in which they may write
 NEVER = timedelta(days=1)  # a busy peer is not a dead one: who is gone is the coordinator's to say
 WAITS_S = 1.0  # after so long, and then as often, a member says that it waits for its peers
 WATCH_S = 0.01  # how soon NCCL's watcher sees that the generation is over
@@ -63,6 +64,12 @@ class Work(Protocol):
 
     def is_completed(self) -> bool: ...
     def wait(self) -> object: ...
+
+
+def park(work: Work, memory: object) -> None:
+    """Keep what a pending operation still reads and writes until it has ended: most do once a peer is gone."""
+    unfinished[:] = [(w, kept) for w, kept in unfinished if not w.is_completed()]
+    unfinished.append((work, memory))
 
 
 class Transport(Protocol):
@@ -108,7 +115,7 @@ class Gloo:
             self._patience.until(work.is_completed)
             _or_broken(work.wait)  # completed: tells how
         except BaseException:
-            parked.append((work, memory))  # a pending operation still writes there
+            park(work, memory)
             raise
 
     def settle(self) -> None:
