@@ -67,7 +67,7 @@ class Work(Protocol):
 
 
 def park(work: Work, memory: object) -> None:
-    """Keep what a pending operation still reads and writes until it has ended: most do once a peer is gone."""
+    """Keep what a pending operation reads and writes until it has ended: most do once a peer is gone."""
     unfinished[:] = [(w, kept) for w, kept in unfinished if not w.is_completed()]
     unfinished.append((work, memory))
 
