@@ -129,6 +129,11 @@ class Ledger:
             assert self.unheard, f"step {step} is restored, which was never accepted"
         self.step = step
 
+    def gave_up(self, step: int) -> None:
+        """At the end nobody was left to save what came after `step`."""
+        assert step < self.step
+        self.step = step
+
     def evicted_together(self, lost: Sequence[Any], members: int) -> None:
         groups = {w.group for w in lost}
         assert len(lost) <= members / 2 or len(groups) <= 1, f"{len(lost)} of {members} are removed at once"
@@ -142,6 +147,7 @@ class Ledger:
         self.counts[action.outcome] += 1
         if action.outcome not in ("cancelled", "failed"):
             assert action.step == self.step, f"ends at step {action.step}, {self.step} is accepted"
+            assert action.step <= max(self.saved, default=0), f"ends at step {action.step}, not saved"
         match action.outcome:
             case "succeeded":
                 assert self.step == total and total in self.saved, f"ends at {self.step} of {total}"

@@ -119,6 +119,9 @@ class World:
                 self.ledger.unheard = False
                 self.happened("several deaths within one re-forming", self.deaths > 1)
                 self.deaths = 0
+            case m.Say("rollback", _, data) if self.machine.phase is Phase.ENDED:
+                assert not self.machine.generation.survivors
+                self.ledger.gave_up(data["to"])
             case m.End():
                 self.end = action
                 self.ledger.ended(action, self.total, self.asked, self.faults)

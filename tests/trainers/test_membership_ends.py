@@ -97,7 +97,16 @@ def test_a_paused_job_whose_workers_all_die_ends_without_new_ones() -> None:
     stage = training(2)
     stage.feed(m.Finish("paused"))
     stage.die("w0").die("w1")
-    assert stage.end == m.End("paused", 3)
+    assert stage.end == m.End("paused", 0), "what nobody could save will be computed again"
+    assert stage.said("rollback") == [{"from": 3, "to": 0}], "and that is said"
+
+
+def test_a_paused_job_whose_workers_all_die_goes_on_from_what_is_saved() -> None:
+    stage = training(2)
+    stage.feed(m.CheckpointSaved(2), m.Finish("paused"))
+    stage.die("w0").die("w1")
+    assert stage.end == m.End("paused", 2)
+    assert stage.said("rollback") == [{"from": 3, "to": 2}]
 
 
 def test_a_pause_does_not_turn_into_a_preemption_but_can_be_cancelled() -> None:
@@ -231,7 +240,8 @@ def test_below_min_with_nobody_left_the_attempt_gives_up_without_a_checkpoint() 
     stage = training(2)
     stage.feed(m.Scale(2, 2))
     stage.die("w0").die("w1").wait(61.0)
-    assert stage.end == m.End("preempted", 3, None, "fewer than 2 workers for 60 s")
+    assert stage.end == m.End("preempted", 0, None, "fewer than 2 workers for 60 s")
+    assert stage.said("rollback") == [{"from": 3, "to": 0}]
 
 
 def test_a_lower_min_ends_the_wait() -> None:

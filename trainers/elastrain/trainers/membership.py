@@ -283,6 +283,10 @@ class Machine:
             present = tuple(w.id for w in self.roster.workers.values() if w.connected)
             if present:
                 self._out.append(m.Dismiss(present, outcome))
+            if outcome in ("paused", "preempted") and not self.progress.all_saved:
+                # nobody was left to save the newest steps: the next attempt computes them again
+                lost = self.progress.restored(self.progress.saved_step or 0)
+                self._out += [lost] if lost is not None else []
             self._out.append(m.End(outcome, self.progress.step, by, message))
 
     @property
