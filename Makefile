@@ -2,6 +2,7 @@
 # make test   every test, quick ones first
 # make simulate   many random schedules around the membership machine (RUNS=100000)
 # make bench  speed, recovery, goodput and memory beside torchrun, Ray Train and torchft (quick; QUICK= for the long way)
+# make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED
 # make lint   style, types, layers
 #
 # TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
@@ -20,7 +21,7 @@ run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 bench_stamp := $(VENV)/.installed-bench-$(TORCH)
 
-.PHONY: help demo test quick fuzz engine ray e2e gpu simulate bench lint venv clean
+.PHONY: help demo test quick fuzz engine ray e2e gpu simulate chaos bench lint venv clean
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -44,6 +45,11 @@ QUICK ?= --quick
 BENCHES := steady
 bench: $(bench_stamp)
 	@for name in $(BENCHES); do echo "== $$name"; $(bin)/python bench/$$name.py $(QUICK) || true; done
+
+MINUTES ?= 5
+WORKERS ?= 4
+chaos: $(dev_stamp)
+	cd tests && $(abspath $(bin))/python -m engine.chaos --minutes $(MINUTES) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
 
 lint: $(dev_stamp)
 	$(bin)/ruff check .

@@ -20,8 +20,10 @@ from safetensors.torch import load_file
 
 from elastrain.trainers.attempt import Attempt, Outcome
 from elastrain.trainers.local_launcher import LocalLauncher
+from elastrain.trainers.roster import State
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
+from engine.rough_launcher import RoughLauncher
 
 Fault = Callable[["Run"], None]
 
@@ -63,11 +65,12 @@ def run(
     spec: dict[str, Any],
     workers: int | tuple[int, int] = 1,
     *faults: tuple[int, Fault],
+    timeout_s: float = 120.0,
     **more: Any,
 ) -> Run:
     """Run an attempt to its end. A whole number of workers: begin when all are there, go on with any."""
     both = (workers, workers) if isinstance(workers, int) else workers
-    return Run(folder, spec, both, faults=list(faults), **more).go()
+    return Run(folder, spec, both, faults=list(faults), **more).go(timeout_s)
 
 
 @dataclass
@@ -83,15 +86,27 @@ class Run:
     outcome: Outcome | None = None
     on_fact: Callable[[dict[str, Any]], None] | None = None
     wrap_storage: Callable[[Any], Any] = lambda storage: storage
+    launch: Callable[[Path], LocalLauncher] = RoughLauncher
+    host: str = "127.0.0.1"
 
     def go(self, timeout_s: float = 120.0) -> Run:
-        self.outcome = asyncio.run(asyncio.wait_for(self._run(), timeout_s))
+        self.outcome = asyncio.run(self._within(timeout_s))
         return self
+
+    async def _within(self, timeout_s: float) -> Outcome:
+        running = asyncio.ensure_future(self._run())
+        await asyncio.wait([running], timeout=timeout_s)
+        if not running.done():
+            said = self.state()
+            running.cancel()
+            await asyncio.wait([running])
+            raise TimeoutError(f"not over after {timeout_s:.0f} s\n{said}")
+        return running.result()
 
     async def _run(self) -> Outcome:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         self.storage = self.wrap_storage(open_storage((self.folder / "objects").as_uri()))
-        self.launcher = LocalLauncher(self.folder / "logs")
+        self.launcher = self.launch(self.folder / "logs")
         self.attempt = Attempt(
             spec=parse_spec(self.spec),
             job="job",
@@ -99,6 +114,7 @@ class Run:
             storage=self.storage,
             launcher=self.launcher,
             sink=self._take,
+            host=self.host,
             workers=self.workers,
         )
         return await self.attempt.run()
@@ -152,6 +168,19 @@ class Run:
     def active(self) -> list[str]:
         return list(self.attempt.machine.members)
 
+    def state(self) -> str:
+        """For the post-mortem of a run that hangs: what the machine waits for, and where the workers are."""
+        machine = self.attempt.machine
+        generation, progress = machine.generation, machine.progress
+        lines = [
+            f"{machine.phase}, generation {generation.number} of {list(generation.ids)}",
+            f"step {progress.step}, saved {progress.saved_step}, awaited {sorted(generation.awaited)}",
+            *(repr(w) for w in machine.roster.workers.values() if w.state not in (State.LOST, State.ENDED)),
+            *(f"{f['at'][11:23]} {f['type']}: {f['message']}" for f in self.of_kind("event")[-25:]),
+        ]
+        stacks = self.launcher.stacks() if isinstance(self.launcher, RoughLauncher) else ""
+        return "\n".join([*lines, stacks])
+
     def log(self, worker: str) -> str:
         return (self.folder / "logs" / f"{worker}.log").read_text()
 
@@ -161,11 +190,15 @@ class Run:
 
 def kill(rank: int) -> Fault:
     """SIGKILL the worker that has this rank now."""
-    return lambda run: os.kill(run.launcher.pid(run.active()[rank % len(run.active())]), signal.SIGKILL)
+    return send(rank, signal.SIGKILL)
 
 
 def freeze(rank: int) -> Fault:
-    return lambda run: os.kill(run.launcher.pid(run.active()[rank % len(run.active())]), signal.SIGSTOP)
+    return send(rank, signal.SIGSTOP)
+
+
+def send(rank: int, number: signal.Signals) -> Fault:
+    return lambda run: os.kill(run.launcher.pid(run.active()[rank % len(run.active())]), number)
 
 
 def scale(minimum: int, target: int) -> Fault:

@@ -1,51 +1,47 @@
-"""Kills and resizes at random moments, not only at steps: whatever is going on then is hit."""
+"""The whole engine under fire, in short; `make chaos` is the long version."""
 
-from __future__ import annotations
-
-import asyncio
-import random
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from elastrain.trainers.attempt import Outcome
-from engine.harness import Run, kill, run, toy
+from engine.chaos import Chaos, under_fire
+from engine.checks import check, check_nobody_is_left, check_steps
+from engine.harness import probe, run, toy
 
 pytestmark = pytest.mark.engine
 
 
-@dataclass
-class Chaos(Run):
-    """Every now and then a worker is killed or the number of workers changes, by a seeded draw."""
-
-    seed: int = 0
-    kills: int = field(default=0, init=False)
-
-    async def _run(self) -> Outcome:
-        havoc = asyncio.ensure_future(self._havoc(random.Random(self.seed)))
-        try:
-            return await super()._run()
-        finally:
-            havoc.cancel()
-
-    async def _havoc(self, draw: random.Random) -> None:
-        while True:
-            await asyncio.sleep(draw.uniform(0.05, 0.9))
-            members = self.active() if hasattr(self, "attempt") else []
-            if len(members) > 1 and draw.random() < 0.6:
-                kill(draw.randrange(len(members)))(self)
-                self.kills += 1
-            elif members:
-                self.attempt.scale(1, draw.randint(1, 4))
+@pytest.mark.parametrize(("workers", "seed"), [(2, 1), (4, 2)])
+def test_workers_that_were_killed_stopped_added_and_removed_changed_nothing(
+    tmp_path: Path, workers: int, seed: int
+) -> None:
+    chaos = under_fire(tmp_path, workers, seed, seconds=12)
+    print(chaos.summary())
+    assert len(chaos.of_kind("generation")) > 5 and chaos.counts["kills"] > 0
 
 
-@pytest.mark.parametrize("seed", [3, 7, 8])
-def test_a_job_under_fire_ends_with_the_same_bits(tmp_path: Path, seed: int) -> None:
-    spec = toy(steps=120)
-    alone = run(tmp_path / "one", spec)
-    chaos = Chaos(tmp_path / "many", spec, (1, 4), seed=seed).go()
-    assert chaos.digests == alone.digests
-    assert chaos.kills > 0
-    if not chaos.events("rollback"):
-        assert chaos.steps() == list(range(1, 121))
+def test_a_job_under_fire_until_its_last_step_ended_by_itself(tmp_path: Path) -> None:
+    spec = toy(steps=80)
+    chaos = Chaos(tmp_path / "many", spec, (1, 4), seed=3).go()
+    assert chaos.outcome is not None and chaos.outcome.outcome == "succeeded"
+    check(chaos, run(tmp_path / "one", spec))
+    assert chaos.counts["kills"] > 0
+
+
+def test_the_parameters_themselves_say_that_every_sample_was_used_once_per_epoch(tmp_path: Path) -> None:
+    """Sample i moves the weight s{i} and no other: by -1/4 each time that it is used."""
+    names = [f"s{i}" for i in range(20)]
+    spec = probe(
+        [[float(i == j) for j in range(len(names))] for i in range(len(names))],
+        args={"sizes": dict.fromkeys(names, 1)},
+        batch={"size": 4, "microbatch": 1},
+        epochs=20,
+        shuffle=True,
+        workers={"min": 1, "max": 4},
+        checkpoint={"every_steps": 10},
+    )
+    chaos = Chaos(tmp_path, spec, (1, 4), seed=4).go()
+    check_steps(chaos, 100)
+    check_nobody_is_left(chaos)
+    used = {name: -float(weight) for name, weight in chaos.tensors().items()}
+    assert used == dict.fromkeys(names, 20 / 4)

@@ -1,0 +1,241 @@
+"""The whole engine under fire: a seeded run in which something happens to the workers every few steps.
+
+    python -m engine.chaos --minutes 5 --seed 1 --workers 4      (in tests/; `make chaos` calls it)
+
+Afterwards an undisturbed run of as many steps must give the same bits, and `checks` must find nothing.
+The draw is seeded; what it hits depends on how fast the machine is just then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from elastrain.trainers.attempt import Outcome
+from elastrain.trainers.messages import Json
+from elastrain.trainers.roster import CRASH_LOOP, State
+from engine.checks import check, check_samples
+from engine.harness import Run, run, toy
+from engine.rough_launcher import RoughLauncher
+
+SAMPLES = 300
+HANG_S = 120.0  # nobody may need longer for one step: evictions take 5 s, starts 2 s
+DEADLY = 2  # deaths between two accepted steps; three in a row at one step are, rightly, the user's fault
+
+
+def witness(**fields: Any) -> Json:
+    """Evaluations, checkpoints, dropout, BatchNorm, a short last batch, samples on the record."""
+    return toy(
+        task="engine.tasks.witness:Witness",
+        task_args={"samples": SAMPLES, "sleep_s": 0.002},
+        evaluate={"every_steps": 15, "at_end": False},
+        checkpoint={"every_steps": 10},
+        **fields,
+    )
+
+
+@dataclass
+class Chaos(Run):
+    """Strikes until `seconds` are over, then pauses; or, without, until the last step."""
+
+    seed: int = 0
+    seconds: float | None = None
+    heartbeat_s: float = 1.0
+    counts: Counter[str] = field(default_factory=Counter)
+    records: list[Json] = field(default_factory=list)
+
+    async def _run(self) -> Outcome:
+        running = asyncio.ensure_future(super()._run())
+        self._side: set[asyncio.Future[None]] = set()
+        havoc = self._beside(self._havoc(random.Random(self.seed)))
+        await asyncio.wait([running, havoc], return_when=asyncio.FIRST_COMPLETED)
+        if havoc.done() and havoc.exception() is not None:
+            running.cancel()
+            await asyncio.wait([running])
+            havoc.result()
+        outcome = await running
+        for task in self._side:
+            task.cancel()
+        return outcome
+
+    def _beside(self, doing: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(doing)
+        self._side.add(task)
+        task.add_done_callback(self._side.discard)
+        return task
+
+    # ---- the draw ---------------------------------------------------------------------------
+
+    async def _havoc(self, draw: random.Random) -> None:
+        self._listen()
+        strikes: dict[Callable[[random.Random], None], int] = {
+            self._kill: 30,
+            self._kill_several: 10,
+            self._kill_all: 2,
+            self._kill_a_starting_one: 5,
+            self._stop_for_a_moment: 10,
+            self._stop_until_evicted: 12,
+            self._scale: 25,
+            self._checkpoint: 6,
+        }
+        end = time.monotonic() + self.seconds if self.seconds is not None else None
+        while end is None or time.monotonic() < end:
+            await self._some_steps(draw)
+            draw.choices(list(strikes), list(strikes.values()))[0](draw)
+        self.attempt.finish("paused")
+
+    def _listen(self) -> None:
+        """See every accepted record."""
+        self.accepted, self.deadly = 0, Counter[int]()
+        policy = replace(self.attempt.machine.policy, heartbeat_s=self.heartbeat_s)
+        self.attempt.machine.fleet.policy = policy
+        self.attempt.coordinator.welcome["beat_s"] = policy.heartbeat_s / 4
+        inner = self.attempt.tally.accepted
+
+        def accepted(record: Json, *more: Any) -> None:
+            self.accepted += 1
+            self.records.append(record)
+            inner(record, *more)
+
+        self.attempt.tally.accepted = accepted  # type: ignore[method-assign]
+
+    async def _some_steps(self, draw: random.Random) -> None:
+        """Wait for a few steps; sometimes only for a moment, to strike again while it re-forms."""
+        if draw.random() < 0.3 and self.deadly[self.accepted] < DEADLY:
+            await asyncio.sleep(draw.uniform(0.0, 0.3))
+            return
+        goal, since = self.accepted + draw.randint(1, 12), time.monotonic()
+        while self.accepted < goal:
+            await asyncio.sleep(draw.uniform(0.0, 0.02))
+            if time.monotonic() - since > HANG_S:
+                raise TimeoutError(f"no step for {HANG_S:.0f} s\n{self.state()}")
+
+    # ---- strikes ----------------------------------------------------------------------------
+
+    def _kill(self, draw: random.Random) -> None:
+        self._end(self._members(draw)[:1])
+
+    def _kill_several(self, draw: random.Random) -> None:
+        members = self._members(draw)
+        self._end(members[: draw.randint(1, max(1, len(members) - 1))])
+
+    def _kill_all(self, draw: random.Random) -> None:
+        self._end(self._members(draw))
+
+    def _kill_a_starting_one(self, draw: random.Random) -> None:
+        """No slot may fail five times in a row without a step: that is, rightly, the end of a job."""
+        roster = self.attempt.machine.roster
+        early = [
+            w.id
+            for w in roster.workers.values()
+            if w.state in (State.STARTING, State.READY)
+            and roster.slots[roster.groups[w.group].slot].failures < CRASH_LOOP - 2
+        ]
+        self._end(draw.sample(early, min(1, len(early))))
+
+    def _end(self, workers: list[str]) -> None:
+        if workers and self.deadly[self.accepted] < DEADLY:
+            self.deadly[self.accepted] += 1
+            for worker in workers:
+                self._signal(worker, signal.SIGKILL)
+                self.counts["kills"] += 1
+
+    def _stop_for_a_moment(self, draw: random.Random) -> None:
+        for worker in self._members(draw)[:1]:
+            self._beside(self._stop(worker, draw.uniform(0.1, 2.0), "pauses"))
+
+    def _stop_until_evicted(self, draw: random.Random) -> None:
+        """The kill that follows comes late, so that an evicted worker wakes up and acts."""
+        assert isinstance(self.launcher, RoughLauncher)
+        self.launcher.kill_after_s = draw.choice([0.0, 0.5, 2.0])
+        for worker in self._members(draw)[:1]:
+            self._beside(self._stop(worker, HANG_S, "stops"))
+
+    async def _stop(self, worker: str, at_most_s: float, what: str) -> None:
+        known = self.attempt.machine.roster.workers[worker]
+        if self._signal(worker, signal.SIGSTOP):
+            self.counts[what] += 1
+            until = time.monotonic() + at_most_s
+            while known.state is not State.LOST and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+            self._signal(worker, signal.SIGCONT)
+
+    def _scale(self, draw: random.Random) -> None:
+        self.attempt.scale(1, draw.randint(1, self.workers[1]))
+
+    def _checkpoint(self, _: random.Random) -> None:
+        self.attempt.checkpoint()
+
+    def _members(self, draw: random.Random) -> list[str]:
+        members = [w.id for w in self.attempt.machine.generation.members if w.state is State.ACTIVE]
+        return draw.sample(members, len(members))
+
+    def _signal(self, worker: str, number: signal.Signals) -> bool:
+        try:
+            os.kill(self.launcher.pid(worker), number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    # ---- afterwards -------------------------------------------------------------------------
+
+    def summary(self) -> str:
+        lost = [e["data"]["cause"] for e in self.events("worker.lost")]
+        numbers = {
+            "steps": self.steps()[-1],
+            "kills": self.counts["kills"],
+            "stops": self.counts["pauses"] + self.counts["stops"],
+            "evicted": lost.count("no heartbeat"),
+            "joins": len(self.events("worker.joined")),
+            "leaves": len(self.events("worker.left")),
+            "generations": len(self.of_kind("generation")),
+            "rollbacks": len(self.events("rollback")),
+        }
+        return ", ".join(f"{name} {number}" for name, number in numbers.items())
+
+
+def under_fire(folder: Path, workers: int, seed: int, seconds: float) -> Chaos:
+    """A disturbed run of so many seconds, and everything that must hold after it."""
+    chaos = Chaos(folder / "many", witness(steps=1_000_000), (1, workers), seed=seed, seconds=seconds)
+    try:
+        chaos.go(seconds + HANG_S)
+    finally:
+        lines = [json.dumps(fact) for fact in chaos.facts]
+        (folder / "many" / "facts.jsonl").write_text("\n".join(lines))
+    assert chaos.outcome is not None and chaos.outcome.outcome == "paused", chaos.outcome
+    alone = run(folder / "one", witness(steps=chaos.outcome.step), timeout_s=2 * seconds + HANG_S)
+    check(chaos, alone)
+    check_samples(chaos, chaos.records, alone, SAMPLES)
+    return chaos
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The engine under fire, against an undisturbed run.")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--keep", type=Path, help="folder for logs and objects; default: a temporary one")
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="elastrain-chaos-"))
+    print(
+        f"seed {options.seed}, {options.workers} workers, {options.minutes:g} minutes, in {folder}",
+        flush=True,
+    )
+    chaos = under_fire(folder, options.workers, options.seed, options.minutes * 60)
+    print(f"seed {options.seed}: {chaos.summary()}, digest equal")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
