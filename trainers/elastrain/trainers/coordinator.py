@@ -6,6 +6,7 @@ event of the machine, and what the machine answers is sent, or carried out by `A
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Callable, Iterable
@@ -19,6 +20,9 @@ from websockets.http11 import Request, Response
 from elastrain.trainers import messages as m
 from elastrain.trainers.messages import Event, Fault, Json, Report
 
+BEAT_S = 1.0  # so often workers hear that the coordinator is there
+FIRST_WORD_S = 20.0  # for a worker that has connected to say who it is
+
 
 class Coordinator:
     """Connections by worker. `feed` takes an event in; `heard` takes what is not the machine's business."""
@@ -29,6 +33,7 @@ class Coordinator:
         self.addresses: dict[str, Json] = {}
         self._connections: dict[str, ServerConnection] = {}
         self._server: Server | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     async def open(self, host: str) -> str:
         """Listen on a free port; returns the address for workers."""
@@ -41,10 +46,13 @@ class Coordinator:
             max_size=None,
             ping_interval=None,
         )
+        self._beating = asyncio.create_task(self._beat())
         port = self._server.sockets[0].getsockname()[1]
         return f"ws://{host}:{port}"
 
     async def close(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -58,7 +66,7 @@ class Coordinator:
         assert connection.request is not None
         worker = parse_qs(urlsplit(connection.request.path).query).get("worker", [""])[0]
         try:
-            first = json.loads(await connection.recv())
+            first = json.loads(await asyncio.wait_for(connection.recv(), FIRST_WORD_S))
             if worker in self._connections:
                 await connection.close(1008, "this worker is connected already")
                 return
@@ -71,7 +79,7 @@ class Coordinator:
                 if self._connections.get(worker) is not connection:
                     return  # fenced
                 self._hear(worker, json.loads(text))
-        except ConnectionClosed:
+        except (ConnectionClosed, TimeoutError):
             pass
         finally:
             if self._connections.get(worker) is connection:
@@ -86,6 +94,11 @@ class Coordinator:
             self.heard(worker, said)
 
     # ---- telling ----------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            self.tell(list(self._connections), {"kind": "beat"})
+            await asyncio.sleep(BEAT_S)
 
     def tell(self, workers: Iterable[str], message: Json) -> None:
         """Send without waiting, in order. A worker that is gone is noticed by its connection, not here."""

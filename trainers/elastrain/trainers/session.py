@@ -1,7 +1,8 @@
 """A worker's line to its coordinator. The open connection is the sign of life.
 
 One thread listens, so that a halt reaches a worker that waits in a collective; another beats, so that user
-code may take its time. The training thread sends by itself.
+code may take its time; a third one notices when the coordinator is gone (lifeline.py). The training thread
+sends by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from elastrain.trainers.collectives import Halted
 from elastrain.trainers.handover import Opening
 from elastrain.trainers.launcher import WorkerStart
+from elastrain.trainers.lifeline import SILENCE_S, Lifeline, bound_sends
 from elastrain.trainers.messages import Fault, Json, Report
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.storage import Storage
@@ -36,14 +38,17 @@ class Session:
 
     def __init__(self, start: WorkerStart) -> None:
         self.start, self.worker = start, start.worker
-        self._connection: ClientConnection = connect(
-            f"{start.coordinator}/?worker={start.worker}",
-            additional_headers={"Authorization": f"Bearer {start.key}"},
-            compression=None,
-            max_size=None,
-            open_timeout=CONNECT_S,
-            ping_interval=None,
-            proxy=None,
+        self._opened = contextlib.ExitStack()
+        self._connection: ClientConnection = self._opened.enter_context(
+            connect(
+                f"{start.coordinator}/?worker={start.worker}",
+                additional_headers={"Authorization": f"Bearer {start.key}"},
+                compression=None,
+                max_size=None,
+                open_timeout=CONNECT_S,
+                ping_interval=None,
+                proxy=None,
+            )
         )
         self.storage: Storage
         self._changed = threading.Condition()
@@ -51,6 +56,7 @@ class Session:
         self._gone: str | None = None
         self._opening: Json | None = None
         self._log: list[tuple[int, str]] = []
+        self._lifeline: Lifeline | None = None
 
     @property
     def host(self) -> str:
@@ -63,13 +69,22 @@ class Session:
         self.send(
             "register", group=self.start.group, node=node, pid=os.getpid(), started=started, address=address
         )
-        try:
-            welcome: Json = json.loads(self._connection.recv(timeout=CONNECT_S))
-        except (ConnectionClosed, TimeoutError) as error:
-            raise Dismissed(str(error)) from error
+        welcome = self._welcome()
+        silence_s = float(welcome.get("silence_s", SILENCE_S))
+        bound_sends(self._connection.socket, silence_s)
+        self._lifeline = Lifeline(silence_s, welcome["beat_s"], self._lose, lambda: self._gone is not None)
         threading.Thread(target=self._listen, daemon=True, name="listen").start()
         threading.Thread(target=self._beat, args=(welcome["beat_s"],), daemon=True, name="beat").start()
         return welcome
+
+    def _welcome(self) -> Json:
+        try:
+            while True:
+                said: Json = json.loads(self._connection.recv(timeout=CONNECT_S))
+                if said["kind"] == "welcome":  # a beat may come before it
+                    return said
+        except (ConnectionClosed, TimeoutError) as error:
+            raise Dismissed(str(error) or "the coordinator did not answer") from error
 
     # ---- saying -----------------------------------------------------------------------------
 
@@ -145,6 +160,8 @@ class Session:
     def _listen(self) -> None:
         try:
             for text in self._connection:
+                if self._lifeline is not None:
+                    self._lifeline.heard()
                 message = json.loads(text)
                 with self._changed:
                     self._hear(message)
@@ -152,6 +169,10 @@ class Session:
             why = "the coordinator closed the connection"
         except Exception as error:
             why = f"the connection to the coordinator broke: {error}"
+        self._lose(why)
+
+    def _lose(self, why: str) -> None:
+        """The coordinator is gone for us: whatever waits here ends."""
         with self._changed:
             self._gone = self._gone or why
             self._changed.notify_all()
@@ -179,5 +200,7 @@ class Session:
             self._changed.wait_for(lambda: self._gone is not None)
 
     def close(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.close()
         with contextlib.suppress(Exception):
-            self._connection.close()
+            self._opened.close()
