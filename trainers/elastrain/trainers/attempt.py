@@ -16,12 +16,12 @@ from typing import Literal
 from elastrain.trainers import messages as m
 from elastrain.trainers.checkpoints import Checkpoints
 from elastrain.trainers.coordinator import Coordinator
-from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.data import EmptyDataset
 from elastrain.trainers.facts import event, now
 from elastrain.trainers.launcher import GroupStart, Launcher, WorkerStart
 from elastrain.trainers.membership import Machine, Phase, Policy
 from elastrain.trainers.messages import Action, Event, Json
+from elastrain.trainers.opener import Opener
 from elastrain.trainers.roster import State
 from elastrain.trainers.saving import Saving
 from elastrain.trainers.spec import JobSpec
@@ -75,6 +75,9 @@ class Attempt:
         self.checkpoints = Checkpoints(storage, job, attempt, spec, self._emit)
         self.saving = Saving(self.checkpoints, self.machine.progress, self._feed, spec.checkpoint.every_s)
         self.tally = Tally(spec, sink)
+        self.opener = Opener(
+            self.machine, self.coordinator, self.checkpoints, self.tally, self._feed, self._no_storage
+        )
         self._address = ""
         self._members: dict[int, tuple[str, ...]] = {}  # generation -> workers by rank
         self._outcome: asyncio.Future[Outcome] | None = None
@@ -128,6 +131,7 @@ class Attempt:
 
     async def _clear(self) -> None:
         """End every process; a worker has a moment to do so by itself."""
+        self.opener.close()
         running = {g.id for g in self.machine.roster.running()}
         for group in set(running):
             heard = any(w.connected for w in self.machine.roster.peers(group))
@@ -160,6 +164,11 @@ class Attempt:
         if self._outcome is None or not self._outcome.done():
             return False
         return self._outcome.result().outcome in ("succeeded", "paused", "preempted")
+
+    def _no_storage(self, why: str) -> None:
+        if self._outcome is not None and not self._outcome.done():
+            step = self.machine.progress.step
+            self._outcome.set_result(Outcome("failed", step, "infrastructure", why))
 
     def _emit(self, fact: Json) -> None:
         """A fact from any thread: manifests are written in one, and the sink is promised this loop."""
@@ -196,8 +205,9 @@ class Attempt:
                 self.coordinator.tell(members, {"kind": "command", "number": number, "command": kind})
             case m.Dismiss(workers, why):
                 self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
-            case m.Open():
-                self._open(action)
+            case m.Open(generation, members):
+                self._members[generation] = members
+                self.opener.open(action)
             case m.Accept(_, record, cursor):
                 self.tally.accepted(record, cursor, self.machine)
             case m.Say(type_, message, data):
@@ -226,48 +236,6 @@ class Attempt:
             self.tally.rolled_back()
         self.sink(event(type_, message, data))
 
-    def _open(self, action: m.Open) -> None:
-        restore: Json | None = None
-        step = action.step
-        if action.restore:
-            found = self.checkpoints.newest()
-            prefix, manifest = found if found is not None else ("", None)
-            restore = {"prefix": prefix, "manifest": manifest}
-            cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
-            step = cursor.step
-            self.tally.restored(cursor)
-            self._feed(m.Restored(step))
-            if manifest is not None:
-                text = f"checkpoint {step} of attempt {manifest['attempt']} is loaded"
-                self.sink(event("checkpoint.restored", text, {"step": step}))
-        self._members[action.generation] = action.members
-        workers = self.machine.roster.workers
-        self.coordinator.tell(
-            action.members,
-            {
-                "kind": "open",
-                "generation": action.generation,
-                "members": [
-                    {
-                        "worker": w,
-                        "group": workers[w].group,
-                        "node": workers[w].node,
-                        "address": self.coordinator.addresses[w],
-                    }
-                    for w in action.members
-                ],
-                "step": step,
-                "cursor": action.cursor,
-                "record": action.record,
-                "held": action.held,
-                "whole": action.whole,
-                "done": action.done,
-                "restore": restore,
-                "saved_step": self.machine.progress.saved_step or 0,
-                "pace": self.tally.pace.to_json(action.members),
-            },
-        )
-
     # ---- what is not the machine's business -------------------------------------------------
 
     def _heard(self, worker: str, said: Json) -> None:
@@ -285,7 +253,7 @@ class Attempt:
             case "part_failed":
                 self.saving.failed(said, worker)
             case "bad_checkpoint":
-                self.checkpoints.set_aside(said["step"], f"{said['file']}: {said['why']}")
+                self.opener.set_aside(said["step"], f"{said['file']}: {said['why']}")
 
     def _warm(self, worker: str, said: Json) -> None:
         try:

@@ -1,0 +1,149 @@
+"""Opening a generation from a checkpoint, while storage takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from elastrain.trainers import messages as m
+from elastrain.trainers import opener as module
+from elastrain.trainers.balance import Pace
+from elastrain.trainers.cursor import Cursor
+from elastrain.trainers.membership import Phase
+from elastrain.trainers.messages import Event, Json
+from elastrain.trainers.opener import Opener
+from elastrain.trainers.storage import StorageError
+from trainers.stage import Stage
+
+WAIT_S = 10.0
+
+
+class Checkpoints:
+    """`newest` does as a test says, in a thread, as storage does."""
+
+    def __init__(self) -> None:
+        self.answers: list[int | StorageError] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.asked = threading.Event()
+        self.aside: list[int] = []
+
+    def newest(self) -> tuple[str, Json] | None:
+        self.asked.set()
+        assert self.may_answer.wait(WAIT_S)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, StorageError):
+            raise answer
+        return "folder", {"attempt": 1, "cursor": Cursor(step=answer, updates=answer).to_json()}
+
+    def set_aside(self, step: int, why: str) -> None:
+        assert self.may_answer.wait(WAIT_S)
+        self.aside.append(step)
+
+    def emit(self, fact: Json) -> None:
+        pass
+
+
+class Coordinator:
+    def __init__(self) -> None:
+        self.addresses: dict[str, Json] = {"w0": {}, "w1": {}}
+        self.told: asyncio.Queue[Json] = asyncio.Queue()
+
+    def tell(self, workers: Any, message: Json) -> None:
+        self.told.put_nowait(message)
+
+
+class Tally:
+    pace = Pace()
+
+    def restored(self, cursor: Cursor) -> None:
+        pass
+
+
+class Scene:
+    def __init__(self, *answers: int | StorageError) -> None:
+        self.stage = Stage(2)
+        self.checkpoints, self.coordinator = Checkpoints(), Coordinator()
+        self.checkpoints.answers = list(answers)
+        self.fed: list[Event] = []
+        self.given_up: asyncio.Queue[str] = asyncio.Queue()
+        self.stage.arrive("w0", "w1")
+        self.stage.seal().arrive()
+        parts: Any = (self.stage.machine, self.coordinator, self.checkpoints, Tally())
+        self.opener = Opener(*parts, self.fed.append, self.given_up.put_nowait)
+
+    def opening(self) -> m.Open:
+        machine = self.stage.machine
+        machine.phase = Phase.FORMING
+        return m.Open(machine.generation.number, machine.members, 0, restore=True)
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), WAIT_S))  # type: ignore[arg-type]
+
+
+def test_a_store_that_is_slow_does_not_hold_up_the_coordinator() -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        it.checkpoints.may_answer.clear()
+        it.opener.open(it.opening())
+        await asyncio.to_thread(it.checkpoints.asked.wait, WAIT_S)
+        assert it.coordinator.told.empty() and it.fed == [], "and the loop runs"
+        it.checkpoints.may_answer.set()
+        told = await it.coordinator.told.get()
+        assert (told["step"], told["restore"]["prefix"]) == (7, "folder")
+        assert it.fed == [m.Restored(7)]
+
+    play(scene)
+
+
+def test_a_store_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+
+    async def scene() -> None:
+        it = Scene(StorageError("unavailable", "away"), StorageError("unavailable", "away"), 7)
+        it.opener.open(it.opening())
+        assert (await it.coordinator.told.get())["step"] == 7
+
+    play(scene)
+
+
+def test_a_store_that_stays_away_ends_the_attempt_and_not_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", -1.0)
+
+    async def scene() -> None:
+        it = Scene(StorageError("unavailable", "no route"))
+        it.opener.open(it.opening())
+        assert "no route" in await it.given_up.get()
+        assert it.fed == []
+
+    play(scene)
+
+
+def test_who_was_to_load_when_the_generation_ended_is_told_of_it_so_that_it_can_report() -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        action = it.opening()
+        it.stage.machine.phase = Phase.COLLECTING
+        it.opener.open(action)
+        assert (await it.coordinator.told.get())["generation"] == action.generation
+        assert it.fed == [], "what the machine knows of steps is left alone"
+
+    play(scene)
+
+
+def test_a_bad_checkpoint_is_set_aside_before_the_next_one_is_looked_for() -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        it.checkpoints.may_answer.clear()
+        it.opener.set_aside(9, "short")
+        it.opener.open(it.opening())
+        it.checkpoints.may_answer.set()
+        await it.coordinator.told.get()
+        assert it.checkpoints.aside == [9]
+
+    play(scene)

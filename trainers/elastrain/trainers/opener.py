@@ -1,0 +1,134 @@
+"""Sends the members of a new generation what they need to begin. No torch.
+
+Where nobody holds the state, that is a checkpoint, which is looked for beside the event loop: a store that is
+slow, or away for a while, must not make the coordinator look dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from elastrain.trainers import messages as m
+from elastrain.trainers.checkpoints import Checkpoints
+from elastrain.trainers.coordinator import Coordinator
+from elastrain.trainers.cursor import Cursor
+from elastrain.trainers.facts import event
+from elastrain.trainers.membership import Machine, Phase
+from elastrain.trainers.messages import Event, Json
+from elastrain.trainers.storage import StorageError
+from elastrain.trainers.tally import Tally
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 300.0  # with a store that does not answer, while nothing can begin without it
+RETRY_S = 2.0
+
+
+class Opener:
+    """One opening after the other; what is looked up in storage keeps its order."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        coordinator: Coordinator,
+        checkpoints: Checkpoints,
+        tally: Tally,
+        feed: Callable[[Event], None],
+        give_up: Callable[[str], None],
+    ) -> None:
+        """give_up: ends the attempt, since the storage cannot be used; is told why."""
+        self.machine, self.coordinator, self.checkpoints = machine, coordinator, checkpoints
+        self.tally, self.feed, self.give_up = tally, feed, give_up
+        self._storage = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, action: m.Open) -> None:
+        if action.restore:
+            self._later(self._restore(action))
+        else:
+            self._tell(action, action.step, None)
+
+    def set_aside(self, step: int, why: str) -> None:
+        """A member found that a checkpoint is bad: it is not offered again."""
+        self._later(self._set_aside(step, why))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # ---- with storage -----------------------------------------------------------------------
+
+    async def _restore(self, action: m.Open) -> None:
+        try:
+            async with self._storage:
+                found = await self._patiently(self.checkpoints.newest)
+        except StorageError as error:
+            self.give_up(f"no checkpoint could be looked for, for {PATIENCE_S:.0f} s: {error}")
+            return
+        prefix, manifest = found if found is not None else ("", None)
+        cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
+        if self.machine.phase is Phase.FORMING and self.machine.generation.number == action.generation:
+            self.tally.restored(cursor)
+            self.feed(m.Restored(cursor.step))
+            if manifest is not None:
+                text = f"checkpoint {cursor.step} of attempt {manifest['attempt']} is loaded"
+                self.checkpoints.emit(event("checkpoint.restored", text, {"step": cursor.step}))
+        # also if the generation is over by now: who was never told of it could not report that
+        self._tell(action, cursor.step, {"prefix": prefix, "manifest": manifest})
+
+    async def _set_aside(self, step: int, why: str) -> None:
+        async with self._storage:
+            try:
+                await self._patiently(lambda: self.checkpoints.set_aside(step, why))
+            except StorageError as error:
+                log.warning("checkpoint %d is bad and could not be set aside: %s", step, error)
+
+    async def _patiently(self, act: Callable[[], Any]) -> Any:
+        """Raises StorageError if the store does not answer for long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await asyncio.to_thread(act)
+            except StorageError as error:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("the storage is asked again: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- telling ----------------------------------------------------------------------------
+
+    def _tell(self, action: m.Open, step: int, restore: Json | None) -> None:
+        workers = self.machine.roster.workers
+        members = [
+            {
+                "worker": w,
+                "group": workers[w].group,
+                "node": workers[w].node,
+                "address": self.coordinator.addresses[w],
+            }
+            for w in action.members
+        ]
+        opening = {
+            "kind": "open",
+            "generation": action.generation,
+            "members": members,
+            "step": step,
+            "cursor": action.cursor,
+            "record": action.record,
+            "held": action.held,
+            "whole": action.whole,
+            "done": action.done,
+            "restore": restore,
+            "saved_step": self.machine.progress.saved_step or 0,
+            "pace": self.tally.pace.to_json(action.members),
+        }
+        self.coordinator.tell(action.members, opening)
