@@ -42,22 +42,29 @@ class Recovery:
 
     pause_s: float  # until the next commit by anyone
     progress_s: float  # until the commit of a step that nobody had before
-    full_s: float | None  # until a commit with every worker again
+    full_s: float | None  # until a commit with every worker, after a new one was ready
     steps_redone: int
     lost_s: float | None  # time for `ahead` new steps, beyond what they take undisturbed
 
 
 def recovery(
-    commits: Sequence[Commit], killed_at: float, world: int, step_s: float, ahead: int = 20
+    commits: Sequence[Commit],
+    killed_at: float,
+    ready_at: float,
+    world: int,
+    step_s: float,
+    ahead: int = 20,
 ) -> Recovery:
-    """step_s: the mean step before it. Raises ValueError if nobody committed a new step afterwards."""
+    """ready_at: when a replacement was. step_s: the mean step before the kill.
+
+    Raises ValueError if nobody committed a new step afterwards.
+    """
     before = max((c["step"] for c in commits if c["t"] <= killed_at), default=0)
     after = sorted((c for c in commits if c["t"] > killed_at), key=lambda c: c["t"])
     new = next((c for c in after if c["step"] > before), None)
     if new is None:
         raise ValueError(f"no new step after the kill: the newest is still {before}")
-    full = next((c for c in after if c["world"] == world and c["step"] >= new["step"]), None)
-    # With the dead one still counted, a commit may come that was under way: full strength is after a change.
+    full = next((c for c in after if c["world"] == world and c["t"] > ready_at), None)
     far = next((c for c in after if c["step"] >= before + ahead), None)
     return Recovery(
         pause_s=after[0]["t"] - killed_at,
@@ -75,6 +82,15 @@ def longest_gap(commits: Iterable[Commit], start: float, end: float) -> float:
     if not gaps:
         raise ValueError(f"no two commits around {start:.2f}..{end:.2f}")
     return max(gaps)
+
+
+def rows_dropped(events: Iterable[Commit], batch: int, last: int) -> int:
+    """Rows of the steps 1..last that are in no worker's gradient; each says the `rows` that it computed."""
+    computed = dict.fromkeys(range(1, last + 1), 0)
+    for event in events:
+        if event["step"] in computed:
+            computed[event["step"]] += event["rows"]
+    return sum(max(0, batch - rows) for rows in computed.values())
 
 
 def new_steps(commits: Iterable[Commit], start: float, end: float) -> int:

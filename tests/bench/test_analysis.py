@@ -35,7 +35,7 @@ def test_workers_that_do_not_wait_for_each_other_are_as_fast_as_the_slowest() ->
 
 def test_the_survivor_went_on_at_once_and_redid_nothing() -> None:
     story = commits((1.0, 1, 2), (2.0, 2, 2), (2.7, 3, 1), (4.0, 4, 1), (5.0, 5, 2), (6.0, 6, 2))
-    found = a.recovery(story, killed_at=2.3, world=2, step_s=1.0, ahead=4)
+    found = a.recovery(story, killed_at=2.3, ready_at=4.5, world=2, step_s=1.0, ahead=4)
     assert found.pause_s == found.progress_s == pytest.approx(0.4)
     assert found.full_s == pytest.approx(2.7)
     assert found.steps_redone == 0
@@ -44,15 +44,26 @@ def test_the_survivor_went_on_at_once_and_redid_nothing() -> None:
 
 def test_everybody_restarted_from_a_checkpoint_and_redid_steps() -> None:
     story = commits((1.0, 9, 2), (2.0, 10, 2), (6.0, 9, 2), (7.0, 10, 2), (8.0, 11, 2))
-    found = a.recovery(story, killed_at=2.3, world=2, step_s=1.0, ahead=1)
+    found = a.recovery(story, killed_at=2.3, ready_at=7.5, world=2, step_s=1.0, ahead=1)
     assert (found.pause_s, found.progress_s) == (pytest.approx(3.7), pytest.approx(5.7))
     assert found.steps_redone == 2
-    assert found.full_s == pytest.approx(5.7)  # redone steps are not progress
+    assert found.full_s == pytest.approx(5.7)
+
+
+def test_full_strength_is_not_the_commit_that_was_under_way_with_the_dead_one() -> None:
+    story = commits((1.0, 1, 2), (2.4, 2, 2), (4.0, 3, 1), (5.0, 4, 2))
+    found = a.recovery(story, killed_at=2.3, ready_at=4.5, world=2, step_s=1.0)
+    assert found.full_s == pytest.approx(2.7) and found.lost_s is None
+
+
+def test_rows_that_died_with_their_worker_are_counted_and_those_done_again_are_not_twice() -> None:
+    said = [{"step": step, "rows": 6} for step in (1, 1, 2, 3, 3, 3, 4)]
+    assert a.rows_dropped(said, batch=12, last=3) == 6
 
 
 def test_no_step_after_the_kill_is_no_recovery() -> None:
     with pytest.raises(ValueError, match="still 2"):
-        a.recovery(commits((1.0, 1, 2), (2.0, 2, 2)), killed_at=2.3, world=2, step_s=1.0)
+        a.recovery(commits((1.0, 1, 2), (2.0, 2, 2)), killed_at=2.3, ready_at=3.0, world=2, step_s=1.0)
 
 
 def test_the_longest_stall_is_the_one_around_the_join_not_one_long_before() -> None:
