@@ -1,13 +1,19 @@
-"""What must hold in every world of the simulation, whatever happened to the workers.
+"""What must hold in every world of the simulation, whatever happened to the workers (core: the invariants).
 
-- Accepted steps go up one by one, each computed in one generation, and go back only in a rollback.
-- A step uses each of its microbatches exactly once.
-- Members of a generation are never more than one step apart.
-- After re-forming, every member has the whole model at one step, and every block's optimizer state lies at
-  that step on its owner and on its buddy.
-- Never more than half of the members are removed for their silence at once.
-- A rollback happens only when some block's state was held by no survivor.
-- A worker that was removed changes nothing.
+one generation: a step that is accepted comes from the newest generation
+nothing lost:   accepted steps go up, none is lost or skipped, and back only in a rollback; a gap only where
+                the words about it were lost with those who said them
+redone:         a rollback happens only when some block's state is held by no survivor
+samples:        a step uses each of its microbatches once, in order; the chain over the steps shows it
+same bits:      after re-forming every member has all parameters and buffers at one step, and what it keeps of
+                the optimizer state too; in between members are never more than one step apart
+two domains:    while it trains, every block's state exists on two nodes, in two groups, if there are two
+fenced:         a worker that was removed adds nothing: no step, no metric, no checkpoint
+patience:       never more than half of the members are removed for their silence at once
+blame:          the user is blamed for exceptions or for processes that vanish at one place, nobody for chance
+the end:        it comes, and the last step is saved when it does (that it comes is seen by simulation.py)
+
+An invariant's name is the first word of what is said when it does not hold.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from elastrain.trainers import messages as m
 from elastrain.trainers.handover import Opening
 from elastrain.trainers.messages import Json
+from trainers.simulated_copy import blocks_in, longer
 
 if TYPE_CHECKING:
     from trainers.simulated_copy import Meeting
@@ -35,52 +42,75 @@ class Ledger:
     saved: set[int] = field(default_factory=set)
     evaluated: set[int] = field(default_factory=set)  # steps whose metrics were told
     unheard: bool = False  # words of a worker were lost since the last generation formed
+    chains: list[int] = field(default_factory=lambda: [0])  # by step
     removed: set[str] = field(default_factory=set)  # workers that the machine gave up
     counts: Counter[str] = field(default_factory=Counter)
 
     # ---- what workers do --------------------------------------------------------------------
 
+    def chain(self, step: int) -> int:
+        """Of an undisturbed run, after so many steps."""
+        while len(self.chains) <= step:
+            at = len(self.chains) - 1
+            self.chains.append(longer(self.chains[at], at, range(self.microbatches)))
+        return self.chains[step]
+
     def dealt(self, has: Sequence[Sequence[int]]) -> None:
         every = sorted(j for share in has for j in share)
-        assert every == list(range(self.microbatches)), f"microbatches are dealt as {has}"
+        assert every == list(range(self.microbatches)), f"samples: microbatches are dealt as {has}"
 
     def record(self, meeting: Meeting, step: int, entries: Mapping[int, Json]) -> Json:
         """The commit record; the same for whoever merges it."""
         if step not in meeting.records:
             done = sorted(j for e in entries.values() for j in e["microbatches"])
-            assert done == list(range(self.microbatches)), f"step {step} was made of microbatches {done}"
-            log = max(e["log"] for e in entries.values())
+            assert done == list(range(self.microbatches)), f"samples: step {step} was made of {done}"
             workers = meeting.opening.workers
-            record = {
+            meeting.records[step] = {
                 "step": step,
-                "log": log,
+                "log": max(e["log"] for e in entries.values()),
                 "generation": meeting.opening.generation,
+                "microbatches": done,
                 "workers": workers,
                 "seconds": {workers[r]: [len(e["microbatches"]), e["seconds"]] for r, e in entries.items()},
             }
-            meeting.records[step] = record
         return meeting.records[step]
 
     def applied(self, worker: SimulatedWorker, meeting: Meeting) -> None:
         workers = worker.world.workers
         steps = {w: workers[w].copy.step for w in meeting.present}
-        assert max(steps.values()) - min(steps.values()) <= 1, f"members are at {steps}"
+        assert max(steps.values()) - min(steps.values()) <= 1, f"same bits: members are at {steps}"
 
     def formed(self, worker: SimulatedWorker, opening: Opening, held: set[int]) -> None:
-        copy, step = worker.copy, opening.step
-        assert copy.step == step, f"{worker.id} enters a generation of step {step} at {copy.step}"
-        assert copy.whole and set(copy.params) == set(range(copy.blocks)), f"{worker.id} lacks parameters"
-        assert set(copy.params.values()) == {step}, f"{worker.id} has parameters of {copy.params}"
-        assert set(copy.state) == held and set(copy.state.values()) <= {step}, f"{worker.id}: {copy.state}"
+        copy, step, who = worker.copy, opening.step, worker.id
+        assert copy.cursor is not None
+        assert copy.step == step, f"same bits: {who} enters a generation of step {step} at {copy.step}"
+        has = copy.whole and set(copy.params) == set(range(copy.blocks))
+        assert has and set(copy.params.values()) == {step}, (
+            f"same bits: {who} has parameters of {copy.params}"
+        )
+        assert copy.buffers == step, f"same bits: {who} has the buffers of step {copy.buffers}, not {step}"
+        assert set(copy.state) == held, f"two domains: {who} keeps {set(copy.state)} instead of {held}"
+        assert set(copy.state.values()) <= {step}, f"same bits: {who} keeps {copy.state} at step {step}"
+        assert copy.cursor["chain"] == self.chain(step), f"samples: {who} has another chain at step {step}"
 
     def snapshot(self, worker: SimulatedWorker, meeting: Meeting, rank: int) -> None:
         copy = worker.copy
-        for first, last in meeting.ownership.owned(rank):
-            for block in range(first, last):
-                versions = {copy.params[block], copy.state[block]}
-                assert versions == {copy.step}, (
-                    f"snapshot of step {copy.step} holds block {block} of {versions}"
-                )
+        found = {
+            version
+            for block in blocks_in(meeting.ownership.owned(rank))
+            for version in (copy.params[block], copy.state[block])
+        }
+        assert found <= {copy.step}, f"same bits: a snapshot of step {copy.step} holds {found}"
+
+    def kept_twice(self, workers: Sequence[SimulatedWorker], blocks: int, step: int) -> None:
+        """Members of a generation that trains, at `step`: what is kept has to outlive any one domain."""
+        for kind in ("node", "group", "id"):
+            if len({getattr(w, kind) for w in workers}) < 2:
+                continue
+            for block in range(blocks):
+                able = [w for w in workers if w.copy.can_reach(step, block)]
+                domains = {getattr(w, kind) for w in able}
+                assert len(domains) > 1, f"two domains: block {block} is kept on {domains} only"
 
     # ---- what the machine decides -----------------------------------------------------------
 
@@ -89,19 +119,20 @@ class Ledger:
         worker = getattr(event, "worker", None)
         if worker in self.removed and not isinstance(event, m.Closed):
             effects = [a for a in actions if not isinstance(a, m.Fence)]
-            assert not effects, f"{worker} was removed, and yet {event} leads to {effects}"
+            assert not effects, f"fenced: {worker} was removed, and yet {event} leads to {effects}"
 
     def accept(self, action: m.Accept) -> None:
-        record, generation = action.record, self.generation
-        assert record["step"] == action.step - 1
-        assert record["generation"] == generation, (
-            f"step {action.step} is of generation {record['generation']}"
-        )
-        assert action.step > self.step, f"step {action.step} is accepted again"
-        if action.step != self.step + 1:
-            assert self.unheard, f"step {action.step} is accepted after {self.step}"
-            self.counts["steps accepted by a later one"] += action.step - self.step - 1
-        self.step = action.step
+        record, generation, step = action.record, self.generation, action.step
+        assert record["step"] == step - 1, f"samples: record {record} is accepted as step {step}"
+        assert record["microbatches"] == list(range(self.microbatches)), f"samples: step {step} is {record}"
+        of = record["generation"]
+        assert of == generation, f"one generation: step {step} comes from {of}, {generation} is the newest"
+        assert step > self.step, f"redone: step {step} is accepted again"
+        if step != self.step + 1:
+            assert self.unheard, f"nothing lost: step {step} is accepted after {self.step}"
+            assert action.cursor is not None, f"nothing lost: nobody tells of the steps before {step}"
+            self.counts["steps accepted by a later one"] += step - self.step - 1
+        self.step = step
         self.highest = max(self.highest, self.step)
         self.counts["steps"] += 1
 
@@ -114,52 +145,55 @@ class Ledger:
             if self.step or any(workers[w].copy.cursor for w in previous if workers[w].alive):
                 self.not_covered([workers[w] for w in previous])
         else:
-            assert action.step == self.step, f"step {self.step} is accepted, {action.step} is opened"
+            assert action.step == self.step, f"nothing lost: {self.step} is accepted, {action.step} is opened"
 
     def not_covered(self, survivors: Sequence[SimulatedWorker]) -> None:
         """survivors: members of the last generation that are here still, or were let go only now."""
         copies = [w.copy for w in survivors]
         useful = [c for c in copies if c.step == self.step or (c.step == self.step - 1 and c.reduced)]
         held = {block for c in useful for block in c.state}
-        assert not useful or len(held) < useful[0].blocks, "a rollback, though every block is held"
+        assert not useful or len(held) < useful[0].blocks, "redone: a rollback, though every block is held"
         self.counts["rollbacks"] += 1
 
     def restored(self, step: int) -> None:
         if step > self.highest:  # all who could have told of it are lost, but not what they saved
-            assert self.unheard, f"step {step} is restored, which was never accepted"
+            assert self.unheard, f"nothing lost: step {step} is restored, which was never accepted"
         self.step = step
 
     def gave_up(self, step: int) -> None:
         """At the end nobody was left to save what came after `step`."""
-        assert step < self.step
+        assert step < self.step, f"nothing lost: {step} is given up for {self.step}"
         self.step = step
 
     def evicted_together(self, lost: Sequence[Any], members: int) -> None:
         groups = {w.group for w in lost}
-        assert len(lost) <= members / 2 or len(groups) <= 1, f"{len(lost)} of {members} are removed at once"
+        few = len(lost) <= members / 2 or len(groups) <= 1
+        assert few, f"patience: {len(lost)} of {members} are removed at once"
 
     def all_evaluated(self, due: Iterable[int]) -> None:
         """Rank 0 tells of them, so they may be lost with it; otherwise never."""
         missing = set(due) - self.evaluated
-        assert not missing, f"nothing was heard of the evaluations at steps {missing}"
+        assert not missing, f"nothing lost: nothing was heard of the evaluations at steps {missing}"
 
     def ended(self, action: m.End, total: int, asked: set[str], faults: Mapping[str, Any]) -> None:
         self.counts[action.outcome] += 1
+        text = action.message or ""
         if action.outcome not in ("cancelled", "failed"):
-            assert action.step == self.step, f"ends at step {action.step}, {self.step} is accepted"
-            assert action.step <= max(self.saved, default=0), f"ends at step {action.step}, not saved"
+            assert action.step == self.step, f"the end: at step {action.step}, {self.step} is accepted"
+            saved = max(self.saved, default=0)
+            assert action.step <= saved, f"the end: at step {action.step}, {saved} is saved"
         match action.outcome:
             case "succeeded":
-                assert self.step == total and total in self.saved, f"ends at {self.step} of {total}"
+                assert self.step == total and total in self.saved, f"the end: at {self.step} of {total}"
             case "paused" | "cancelled":
-                assert action.outcome in asked
+                assert action.outcome in asked, f"the end: {action.outcome}, and nobody asked"
             case "preempted":
-                assert "preempted" in asked or "fewer than" in (action.message or "")
+                assert "preempted" in asked or "fewer than" in text, "the end: preempted, and nobody asked"
             case "failed":
                 self.counts[f"failed by {action.failed_by}"] += 1
                 if action.failed_by == "user":
-                    vanished = "vanished" in (action.message or "")
-                    assert vanished or faults["user"], f"blames the user: {action.message}"
+                    least = faults["infrastructure"] >= 3 if "vanished" in text else faults["user"] >= 2
+                    assert least, f"blame: the user gets it for {faults}: {text}"
                 else:
-                    assert action.failed_by == "infrastructure", action.message
-                    assert faults["infrastructure"] >= 5, action.message
+                    assert action.failed_by == "infrastructure", f"blame: {text}"
+                    assert faults["infrastructure"] >= 5, f"blame: {text}"

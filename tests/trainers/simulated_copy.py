@@ -39,11 +39,13 @@ class Copy:
     """What a worker holds of the training (replica.py)."""
 
     blocks: int
-    cursor: Json | None = None  # {"step", "position", "evaluated"}; None: nothing is held
+    cursor: Json | None = None  # {"step", "position", "evaluated", "chain"}; None: nothing is held
     record: Json | None = None
     params: dict[int, int] = field(default_factory=dict)  # block -> version
     state: dict[int, int] = field(default_factory=dict)  # block -> version of its optimizer state
     whole: bool = False
+    buffers: int = 0  # version of what everyone has and nobody owns
+    new_buffers: int | None = None  # step whose buffers are here
     partial: set[int] | None = None  # microbatches of this step that are done
     reduced: dict[int, int] = field(default_factory=dict)  # block -> step whose sum is here
 
@@ -51,9 +53,16 @@ class Copy:
     def step(self) -> int:
         return int(self.cursor["step"]) if self.cursor is not None else -1
 
+    def can_reach(self, step: int, block: int) -> bool:
+        """Can the job go on at `step` or later with what is here of a block?"""
+        version = self.state.get(block)
+        if version is None or version >= step:  # the coordinator may hear of steps late
+            return version is not None
+        return version == step - 1 and self.reduced.get(block) == version
+
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
-        self.state, self.reduced = {}, {}
+        self.state, self.reduced, self.new_buffers = {}, {}, None
 
     def report(self, generation: int, why: Any, fault: Fault | None = None) -> Report:
         if self.cursor is None:
@@ -66,12 +75,16 @@ class Copy:
 
     def apply(self, record: Json) -> None:
         at = self.step
-        assert record["step"] == at, f"a record of step {record['step']} is applied at step {at}"
+        assert record["step"] == at, f"same bits: a record of step {record['step']} is applied at {at}"
         for block in self.state:
-            assert self.reduced.get(block) == at, f"block {block} is updated at step {at} without its sum"
-            assert self.state[block] == self.params[block] == at, f"block {block} is not at step {at}"
+            assert self.reduced.get(block) == at, f"same bits: {block} is updated at {at} without its sum"
+            assert self.state[block] == self.params[block] == at, f"same bits: block {block} is not at {at}"
             self.state[block] = self.params[block] = at + 1
-        self.cursor = {"step": at + 1, "position": 0, "evaluated": (self.cursor or {})["evaluated"]}
+        assert self.new_buffers == self.buffers == at, (
+            f"same bits: buffers {self.buffers} are updated at {at}"
+        )
+        self.buffers, self.new_buffers = at + 1, None
+        self.cursor = advance(self.cursor or {}, record)
         self.record, self.whole, self.partial, self.reduced = record, False, None, {}
 
     def catch_up(self, opening: Opening) -> None:
@@ -82,14 +95,27 @@ class Copy:
         elif self.step != opening.step:
             self.forget()
         if cursor["step"] == opening.step - 1 and opening.record is not None:
-            cursor.update(step=opening.step, position=0)
+            cursor = advance(cursor, opening.record)
         assert cursor["step"] == opening.step, f"a cursor of {cursor['step']} opens step {opening.step}"
         self.cursor, self.record = cursor, opening.record or self.record
 
-    def load(self, step: int, held: Iterable[int]) -> None:
-        self.cursor, self.record, self.whole = {"step": step, "position": 0, "evaluated": step}, None, True
+    def load(self, step: int, chain: int, held: Iterable[int]) -> None:
+        self.cursor = {"step": step, "position": 0, "evaluated": step, "chain": chain}
+        self.record, self.whole, self.buffers = None, True, step
         self.params = dict.fromkeys(range(self.blocks), step)
         self.state = dict.fromkeys(held, step)
+
+
+def advance(cursor: Json, record: Json) -> Json:
+    """The cursor after the step that `record` committed (cursor.py)."""
+    assert record["step"] == cursor["step"]
+    chain = longer(cursor["chain"], record["step"], record["microbatches"])
+    return {**cursor, "step": cursor["step"] + 1, "position": 0, "chain": chain}
+
+
+def longer(chain: int, step: int, microbatches: Iterable[int]) -> int:
+    """The digest chain with one more step: which microbatches it used, in which order."""
+    return hash((chain, step, *microbatches))
 
 
 def ranges(blocks: Iterable[int]) -> list[Range]:

@@ -219,13 +219,25 @@ def break_line(world: World, dice: random.Random) -> None:
 
 
 def say_again(world: World, dice: random.Random) -> None:
-    """A member repeats the last words that it said: they may not have arrived."""
-    worker = _one(world, dice)
-    if worker is not None and not worker.broken:
-        words = list(worker.recent)[-dice.randint(1, 3) :]
+    """A member repeats the last words that it said, since they may not have arrived: at once, or when it got
+    its connection back and the next generation has begun, or the job was rolled back."""
+    worker, counts = _one(world, dice), world.ledger.counts
+    if worker is None:
+        return
+    waits_for = dice.choice(["nothing", "generations", "rollbacks"])
+    before, said = counts[waits_for], list[m.Event]()
+
+    def ambush() -> bool:
+        if waits_for != "nothing" and counts[waits_for] == before:
+            said[:] = worker.recent
+            return not worker.alive
+        words = said or list(worker.recent)
         for word in words:
             worker.post(word, again=True)
-        world.happened("say_again", bool(words))
+        world.happened("say_again", bool(words) and worker.alive and not worker.broken)
+        return True
+
+    world.ambushes.append(ambush)
 
 
 def come_back(world: World, dice: random.Random) -> None:
@@ -305,7 +317,7 @@ KINDS = (
     Kind("heal", 2, heal),
     Kind("lag", 1, lag, 100),
     Kind("break_line", 1, break_line, 100),
-    Kind("say_again", 1, say_again, 100),
+    Kind("say_again", 3, say_again, 100),
     Kind("come_back", 2, come_back),
     Kind("starve", 1, starve, 100),
     Kind("freeze_driver", 1, freeze_driver, 100),

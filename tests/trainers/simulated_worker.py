@@ -1,14 +1,14 @@
 """A worker of the simulation: the protocol of loop.py and handover.py around a copy of versions.
 
-What decides is the real code: who keeps what (`Ownership`),
-what travels (`handover.plan`), who computes what (`deal`). Where the real worker may be interrupted, the
-generator yields; everything between two yields happens at once.
+What decides is the real code: who keeps what (`Ownership`), what travels (`handover.plan`), who computes
+what (`deal`). Where the real worker may be interrupted, the generator yields; everything between two yields
+happens at once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +17,10 @@ from elastrain.trainers.balance import Balance
 from elastrain.trainers.handover import Opening
 from elastrain.trainers.messages import Fault, Json
 from trainers.simulated_copy import Copy, Meeting, blocks_in
+from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Wait
 
 if TYPE_CHECKING:
     from trainers.simulated_world import World
-
-Wait = Iterator[None]
-
-
-class Halted(Exception): ...
-
-
-class Broken(Exception): ...
-
-
-class Dismissed(Exception): ...
 
 
 class Boundary(Exception): ...
@@ -53,55 +43,20 @@ class Generation:
     snapshots: set[int] = field(default_factory=set)
 
 
-class SimulatedWorker:
+class SimulatedWorker(Lines):
     def __init__(self, world: World, worker: str, group: str, node: str) -> None:
-        self.world, self.id, self.group, self.node = world, worker, group, node
+        super().__init__(world, worker)
+        self.group, self.node = group, node
         self.copy = Copy(world.setup.blocks)
-        self.outbox: deque[tuple[int, Any]] = deque()  # on the way to the coordinator: (number, word)
-        self.inbox: deque[Any] = deque()  # on the way to here
         self.uploads: deque[tuple[int, int, int, int]] = deque()  # (step, generation, rank, world)
-        self.alive, self.frozen, self.cut = True, False, False
-        self.connected, self.fenced = False, False  # as the coordinator sees it
         self.pace = 0.3 if int(worker[1:]) % 3 == 2 else 0.1  # s per microbatch; every third worker is slow
-        self.lag = 0.0  # chance that its next word stays on the way for another turn
-        self.sloth = 0.0  # chance that it does nothing for another turn
-        self.broken = False  # its connection broke; no word passes any more
-        self.recent: deque[m.Event] = deque(maxlen=3)  # what it said last
-        self.gone = False  # told to end, or the connection is closed
-        self.halted = -1
-        self.opening: Opening | None = None
-        self.log: list[tuple[int, str]] = []
-        self.meeting: Meeting | None = None
-        self.waits_for: Callable[[], bool] | None = None
-        self.blocked = False  # waits without looking around
         self.life = self.run()
-
-    # ---- what the scheduler asks ------------------------------------------------------------
-
-    def runnable(self) -> bool:
-        """Would a turn of a worker that is neither dead nor frozen change anything?"""
-        if self.waits_for is None or self.waits_for():
-            return True
-        if self.blocked:
-            return False
-        return self.gone or (self.meeting is not None and (self._is_halted() or self._feels(self.meeting)))
 
     def turn(self) -> None:
         try:
             next(self.life)
         except (StopIteration, Dismissed):
             self.world.process_ended(self, "exit code 0")
-
-    def hear(self, message: Any) -> None:
-        match message:
-            case Opening():
-                self.opening, self.log = message, []
-            case m.Halt():
-                self.halted = max(self.halted, message.generation)
-            case m.Command():
-                self.log.append((message.number, message.kind))
-            case _:
-                self.gone = True
 
     # ---- its life (loop.py) -----------------------------------------------------------------
 
@@ -153,7 +108,7 @@ class SimulatedWorker:
             if self.world.is_damaged(opening.step):
                 self.send(("bad_checkpoint", opening.step))
                 raise Broken
-            self.copy.load(opening.step, held)
+            self.copy.load(opening.step, self.world.ledger.chain(opening.step), held)
             yield from self.meet(meeting, "barrier", 0, None)
         else:
             yield from self.hand_over(meeting, rank, held)
@@ -164,6 +119,10 @@ class SimulatedWorker:
 
     def hand_over(self, meeting: Meeting, rank: int, held: set[int]) -> Wait:
         copy, opening = self.copy, meeting.opening
+        survivors = [r for r, w in enumerate(opening.workers) if opening.held.get(w)]
+        joins = rank not in survivors
+        arrived = yield from self.meet(meeting, "buffers", 0, copy.buffers, survivors[:1] if joins else ())
+        copy.buffers = arrived[survivors[0]] if joins else copy.buffers
         outgoing = blocks_in(t.blocks for t in meeting.transfers if t.source == rank)
         incoming = [t for t in meeting.transfers if t.target == rank]
         data = {b: (copy.params[b], copy.state[b]) for b in outgoing}
@@ -175,7 +134,7 @@ class SimulatedWorker:
             copy.whole = copy.whole and self.id in opening.whole
             yield from self.gather(meeting, rank, 0)
         yield from self.meet(meeting, "barrier", 0, None)
-        copy.state = {b: copy.state[b] for b in held}
+        copy.state = {b: copy.state[b] for b in held if b in copy.state}
 
     def step(self, g: Generation) -> Wait:
         copy, meeting = self.copy, g.meeting
@@ -220,6 +179,8 @@ class SimulatedWorker:
             for owner in kept:
                 summed |= {b: arrived[owner][b] for b in blocks_in(own.owned(owner))}
         self.copy.reduced = {b: summed[b] for b in blocks_in(own.held(rank))}
+        yield from self.meet(meeting, "reduce buffers", at, None, holders)
+        self.copy.new_buffers = at
 
     def gather(self, meeting: Meeting, rank: int, at: int) -> Wait:
         own, params = meeting.ownership, self.copy.params
@@ -303,65 +264,6 @@ class SimulatedWorker:
             self.check(g.meeting)
             self.waits_for = lambda: bool(self.log) and self.log[-1][0] > g.handled
             yield
-
-    # ---- lines ------------------------------------------------------------------------------
-
-    def send(self, message: Any) -> None:
-        if self.gone and (self.fenced or self.broken):
-            raise Dismissed
-        self.post(message)
-
-    def post(self, word: Any, *, again: bool = False) -> None:
-        """Onto the line, if there is one; what goes into a broken one is lost."""
-        if self.broken:
-            self.world.ledger.unheard = True
-            return
-        self.world.sent += 1
-        self.outbox.append((self.world.sent, word))
-        if not (again or isinstance(word, tuple | m.Registered)):  # a connection registers once
-            self.recent.append(word)
-
-    def meet(
-        self, meeting: Meeting, kind: str, at: int, data: Any, needs: Iterable[int] | None = None
-    ) -> Iterator[Any]:
-        """Enter an operation with `data`; returns what came, by rank, once all of `needs` have entered."""
-        rank = meeting.opening.rank_of(self.id)
-        self.check(meeting)
-        table = meeting.tables.setdefault((kind, at), {})
-        table[rank] = data
-        wanted = set(range(meeting.world)) if needs is None else set(needs)
-        yield from self.wait(meeting, lambda: wanted <= table.keys() and rank not in meeting.deaf)
-        return table
-
-    def wait(self, meeting: Meeting | None, ready: Callable[[], bool]) -> Wait:
-        """An operation that is complete may still fail or be left, if something is wrong by then."""
-        while True:
-            if ready() and self.world.rng.random() < 0.7:
-                break
-            self.check(meeting)
-            if meeting is not None and self._feels(meeting):
-                raise Broken
-            if ready():
-                break
-            self.waits_for = ready
-            yield
-        self.waits_for = None
-
-    def check(self, meeting: Meeting | None) -> None:
-        self.waits_for = None
-        if self.gone:
-            raise Dismissed
-        if meeting is not None and self._is_halted():
-            raise Halted
-
-    def _is_halted(self) -> bool:
-        return self.meeting is not None and self.halted >= self.meeting.opening.generation
-
-    def _feels(self, meeting: Meeting) -> bool:
-        if not meeting.hurt:
-            return False
-        rank = meeting.opening.rank_of(self.id)
-        return meeting.feels.setdefault(rank, self.world.rng.random() < 0.5)
 
 
 def as_opening(action: m.Open, domains: list[Json], step: int, restore: Json | None, saved: int) -> Opening:

@@ -109,6 +109,7 @@ class World:
             case m.Accept():
                 self.ledger.accept(action)
                 self.pace.observe(action.record)
+                self._kept_twice()
             case m.Open():
                 self._open(action)
             case m.Say("worker.lost", _, data):
@@ -117,6 +118,7 @@ class World:
                 self.happened(what)
             case m.Say("generation.formed"):
                 self.ledger.unheard = False
+                self._kept_twice()
                 self.happened("several deaths within one re-forming", self.deaths > 1)
                 self.deaths = 0
             case m.Say("rollback", _, data) if self.machine.phase is Phase.ENDED:
@@ -162,6 +164,11 @@ class World:
         ]
         opening = as_opening(action, domains, step, restore, self.machine.progress.saved_step or 0)
         self._tell(action.members, replace(opening, pace=self.pace.to_json(action.members)))
+
+    def _kept_twice(self) -> None:
+        if self.machine.phase is Phase.STEADY:
+            members = [self.workers[w] for w in self.machine.members]
+            self.ledger.kept_twice(members, self.setup.blocks, self.ledger.step)
 
     def _witnesses(self, action: m.Open, previous: Sequence[str]) -> None:
         """Was a step committed that only a worker saw which is gone?"""

@@ -95,11 +95,12 @@ def _calm(world: World) -> None:
             world.asked.add("paused")
             world.feed(m.Finish("paused"))
             if world.rng.random() < 0.3:  # the last fault: the pause has to outlive it
+                world.faults["infrastructure"] += 1
                 world.kill(world.workers[world.rng.choice(world.machine.members)])
     machine = world.machine
     why = "nothing more happens" if idle else f"it goes on after {CALM_TURNS} turns"
     raise AssertionError(
-        f"the job does not end ({why}): {machine.phase}, step {machine.progress.step}, {machine.members}"
+        f"the end: it does not come ({why}): {machine.phase}, step {machine.progress.step}, {machine.members}"
     )
 
 
