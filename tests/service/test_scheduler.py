@@ -48,6 +48,21 @@ def test_a_group_shares_a_node() -> None:
     assert "in groups of 2 on one node" in lonely.message
 
 
+def test_spares_are_reserved_beside_the_workers() -> None:
+    one = Ask("a", "name of a", 1, 4, 1, {"CPU": 1.0}, spares=1)
+    assert plan([one], nodes(3)) == {"a": Grant(2)}, "the third CPU is for the spare"
+    held = Ask("a", "name of a", 1, 2, 1, {"CPU": 1.0}, 2, spares=1)
+    assert plan([held, ask("b")], nodes(4))["b"] == Grant(1)
+    late = plan([held, ask("b")], nodes(3))["b"]
+    assert isinstance(late, Wait) and late.reason is Reason.NO_CAPACITY
+    lonely = plan([one], nodes(1))["a"]
+    assert lonely == Wait(
+        Reason.DOES_NOT_FIT,
+        "It needs at least 1 worker and 1 spare with 1 CPU each; all nodes together, empty, would hold 1",
+        1,
+    )
+
+
 def test_fractions_of_a_cpu_add_up() -> None:
     assert plan([ask("tenths", max=10, cpu=0.1)], nodes(1))["tenths"] == Grant(10)
 

@@ -136,12 +136,14 @@ class Ledger:
         self.highest = max(self.highest, self.step)
         self.counts["steps"] += 1
 
-    def opened(self, action: m.Open, workers: Mapping[str, SimulatedWorker], previous: Sequence[str]) -> None:
+    def opened(
+        self, action: m.Open, workers: Mapping[str, SimulatedWorker], previous: Sequence[str], saved: int
+    ) -> None:
         assert action.generation == self.generation + 1
         assert len(set(action.members)) == len(action.members) > 0
         self.generation = action.generation
         self.counts["generations"] += 1
-        if action.restore:
+        if action.restore and saved < self.step:
             if self.step or any(workers[w].copy.cursor for w in previous if workers[w].alive):
                 self.not_covered([workers[w] for w in previous])
         else:
@@ -196,4 +198,4 @@ class Ledger:
                     assert least, f"blame: the user gets it for {faults}: {text}"
                 else:
                     assert action.failed_by == "infrastructure", f"blame: {text}"
-                    assert faults["infrastructure"] >= 5, f"blame: {text}"
+                    assert faults["infrastructure"] + faults["no room"] >= 5, f"blame: {text}"

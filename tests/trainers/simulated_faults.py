@@ -157,6 +157,26 @@ def slow(world: World, dice: random.Random) -> None:
         world.happened("slow")
 
 
+def notice(world: World, dice: random.Random) -> None:
+    """SIGTERM to a worker; perhaps it is killed when its time is up."""
+    if (worker := _one(world, dice)) is not None:
+        world.notice(worker, dice.choice([2.0, 10.0, 40.0]), killed=dice.random() < 0.3)
+
+
+def notice_to_all(world: World, dice: random.Random) -> None:
+    """SIGTERM to every worker of a node, with time enough; or of all nodes, and there is no room for others
+    before these are gone."""
+    node = f"n{dice.randrange(world.setup.nodes)}" if dice.random() < 0.3 else None
+    world.no_room = world.no_room or node is None
+    for worker in world.workers.values():
+        if node in (None, worker.node):
+            world.notice(worker, 10.0, killed=False)
+    if node is None:
+        world.faults["no room"] += 5  # starts that take too long
+        world.ambushes.append(world.makes_room)
+        _time_passes(world, dice, dice.randint(0, 3))
+
+
 # ---- connections -------------------------------------------------------------------------------
 
 
@@ -311,6 +331,8 @@ KINDS = (
     Kind("freeze_until_removed", 2, freeze_until_removed, 100),
     Kind("thaw", 1, thaw),
     Kind("slow", 1, slow, 100),
+    Kind("notice", 3, notice, 300),
+    Kind("notice_to_all", 2, notice_to_all),
     Kind("cut", 1, cut, 100),
     Kind("partition", 2, partition, 100),
     Kind("cut_in_the_commit", 2, cut_in_the_commit, 100),
@@ -331,6 +353,7 @@ WEIGHED = [kind.name for kind in KINDS for _ in range(kind.weight)]
 
 # What is only seen to happen, and how often it must have been seen in 2,000 stories.
 SEEN = {
+    "all leave, and it is saved": 5,
     "worker.joined": 1000,
     "worker.left": 100,
     "lost words": 300,

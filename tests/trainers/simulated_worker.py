@@ -49,6 +49,7 @@ class SimulatedWorker(Lines):
         self.group, self.node = group, node
         self.copy = Copy(world.setup.blocks)
         self.uploads: deque[tuple[int, int, int, int]] = deque()  # (step, generation, rank, world)
+        self.warm = False
         self.pace = 0.3 if int(worker[1:]) % 3 == 2 else 0.1  # s per microbatch; every third worker is slow
         self.life = self.run()
 
@@ -66,6 +67,7 @@ class SimulatedWorker(Lines):
         if self.world.fails_to_start(self):
             self.send(m.StartFailed(self.id, Fault("start", "OSError: flaky", "")))
             yield from self.wait(None, lambda: False)
+        self.warm = True
         self.send(m.Warm(self.id, self.world.setup.blocks))
         while True:
             yield from self.wait(None, lambda: self.opening is not None)
@@ -200,6 +202,9 @@ class SimulatedWorker(Lines):
             raise Boundary
         at, setup = self.copy.step, self.world.setup
         last = at >= self.world.total
+        if g.opening.hold:
+            yield from self.snapshot(g, again=False)
+            yield from self.idle(g)
         due = at > 0 and setup.evaluate_every > 0 and at % setup.evaluate_every == 0
         if due and (self.copy.cursor or {})["evaluated"] != at:
             yield from self.evaluate(g)
@@ -279,4 +284,5 @@ def as_opening(action: m.Open, domains: list[Json], step: int, restore: Json | N
         {w: list(d) for w, d in action.done.items()},
         restore,
         saved,
+        hold=action.hold,
     )

@@ -40,7 +40,7 @@ def ownership(blocks: int, domains: tuple[Domain, ...]) -> Ownership:
 class World:
     def __init__(self, rng: random.Random, setup: Setup) -> None:
         self.rng, self.setup = rng, setup
-        size = (setup.minimum, setup.workers, setup.per_group)
+        size = (setup.minimum, setup.workers, setup.per_group, setup.spares)
         policy = Policy(*size, silence=4, wait_s=12.0, start_timeout_s=30.0, leave_s=10.0)
         self.machine = Machine(policy)
         self.ledger = Ledger(setup.microbatches)
@@ -54,6 +54,8 @@ class World:
         self.damaged: set[int] = set()
         self.pace = Pace()
         self.pending: dict[tuple[int, int], tuple[int, set[int]]] = {}  # -> (world, ranks that came)
+        self.noticed: dict[str, float] = {}  # worker -> when it is killed, s
+        self.no_room = False  # what is started does not get anywhere
         self.asked: set[str] = set()
         self.faults: Counter[str] = Counter()
         self.end: m.End | None = None
@@ -94,6 +96,8 @@ class World:
             case m.StartGroup(group, workers):
                 node = f"n{self.rng.randrange(self.setup.nodes)}"
                 self.groups[group] = [SimulatedWorker(self, w, group, node) for w in workers]
+                for worker in self.groups[group]:
+                    worker.frozen = self.no_room
                 self.workers.update((w.id, w) for w in self.groups[group])
             case m.StopGroup(group, True):
                 self.doomed.append(group)
@@ -124,6 +128,8 @@ class World:
             case m.Say("rollback", _, data) if self.machine.phase is Phase.ENDED:
                 assert not self.machine.generation.survivors
                 self.ledger.gave_up(data["to"])
+            case m.Say("rollback"):
+                assert self.faults["infrastructure"], "a rollback, though nobody was killed"
             case m.End():
                 self.end = action
                 self.ledger.ended(action, self.total, self.asked, self.faults)
@@ -150,10 +156,14 @@ class World:
         step, restore = action.step, None
         previous = self.members.get(action.generation - 1, ())
         present = [w for w in previous if self._was_survivor(w)]
-        self.ledger.opened(action, self.workers, present)
+        saved = max(self.ledger.saved - self.damaged, default=0)
+        self.ledger.opened(action, self.workers, present, saved)
+        self._not_too_many(action.members)
+        left = {self.machine.roster.workers[w].state for w in previous} <= {State.LEAVING, State.ENDED}
+        self.happened("all leave, and it is saved", action.restore and left and 0 < saved == self.ledger.step)
         self._witnesses(action, previous)
         if action.restore:
-            step = max(self.ledger.saved - self.damaged, default=0)
+            step = saved
             restore = {"step": step}
             self.ledger.restored(step)
             self.feed(m.Restored(step))
@@ -180,6 +190,13 @@ class World:
         """A worker carried out a commit."""
         over = generation < self.machine.generation.number
         self.happened("a fenced generation finishes a step", over or worker.id in self.ledger.removed)
+
+    def _not_too_many(self, members: Sequence[str]) -> None:
+        roster = self.machine.roster
+        groups = {self.workers[w].group for w in members}
+        stay = [g for g in groups if not (roster.groups[g].leaving or roster.groups[g].ended)]
+        fleet = self.machine.fleet
+        assert fleet.closing or len(stay) <= fleet.wanted, f"spares among the members: {members}"
 
     def _was_survivor(self, worker: str) -> bool:
         state = self.machine.roster.workers[worker].state
@@ -263,6 +280,12 @@ class World:
         if self.ledger.counts["evictions"] - evicted > 1:
             self.ledger.evicted_together([w for w in before if w.state is State.LOST], len(before))
 
+        for worker, when in list(self.noticed.items()):
+            if self.clock >= when:
+                del self.noticed[worker]
+                self.faults["infrastructure"] += self.workers[worker].alive
+                self.kill(self.workers[worker])
+
     # ---- processes --------------------------------------------------------------------------
 
     def kill(self, worker: SimulatedWorker, *, with_node: bool = False, loses_all: bool = False) -> None:
@@ -275,6 +298,28 @@ class World:
                 self.ledger.unheard = True
                 self.happened("lost words")
         self.process_ended(worker, "signal 9 (SIGKILL)")
+
+    def notice(self, worker: SimulatedWorker, grace_s: float, *, killed: bool) -> None:
+        """SIGTERM; killed: and SIGKILL after the time."""
+        if not worker.alive:
+            return
+        self.say(f"notice to {worker.id}")
+        if killed:
+            self.noticed.setdefault(worker.id, self.clock + grace_s)
+        if not worker.warm:
+            self.faults["infrastructure"] += 1
+            self.kill(worker)
+        elif not worker.gone:
+            worker.post(m.Notice(worker.id, grace_s, "SIGTERM"))
+            self.happened("notice")
+
+    def makes_room(self) -> bool:
+        """Is everybody gone who took the room? Then others may start."""
+        if self.no_room and not any(w.alive and w.warm for w in self.workers.values()):
+            self.no_room = False
+            for worker in self.workers.values():
+                worker.frozen = False
+        return not self.no_room
 
     def process_ended(self, worker: SimulatedWorker, cause: str) -> None:
         worker.alive = False

@@ -105,6 +105,7 @@ def _calm(world: World) -> None:
 
 
 def _heal(world: World) -> None:
+    world.no_room = False
     for worker in world.workers.values():
         worker.cut, worker.lag, worker.sloth = False, 0.0, 0.0
 
@@ -112,7 +113,7 @@ def _heal(world: World) -> None:
 def _settled(world: World) -> bool:
     """Everybody who is wanted trains, and every group that is not has ended."""
     machine = world.machine
-    wanted = -(-machine.policy.target // machine.policy.per_group) * machine.policy.per_group
+    wanted = machine.fleet.wanted * machine.policy.per_group
     if machine.phase is not Phase.STEADY or len(machine.generation.members) != wanted:
         return False
     serving = {g.id for g in machine.roster.serving()}

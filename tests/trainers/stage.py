@@ -119,6 +119,11 @@ class Stage:
         self.feed(m.GroupGone(group, {worker: cause}))
         return self
 
+    def notice(self, *workers: str, grace_s: float = 30.0) -> Stage:
+        for worker in workers:
+            self.feed(m.Notice(worker, grace_s, "SIGTERM"))
+        return self
+
     # ---- time -------------------------------------------------------------------------------
 
     def wait(self, seconds: float, silent: tuple[str, ...] = ()) -> Stage:

@@ -20,6 +20,7 @@ class Setup:
     workers: int
     minimum: int = 1
     per_group: int = 1
+    spares: int = 0
     nodes: int = 1
     blocks: int = 1
     microbatches: int = 1
@@ -62,6 +63,7 @@ def draw(rng: random.Random, kinds: Sequence[str]) -> Story:
         workers=workers,
         minimum=rng.choice([1, 1, rng.randint(1, workers)]),
         per_group=rng.choice([1, 1, 1, 2, 3]),
+        spares=rng.choice([0, 0, 1, 2]),
         nodes=rng.randint(1, 3),
         blocks=rng.randint(1, 9),
         microbatches=rng.randint(1, 5),
@@ -90,6 +92,7 @@ def setups() -> st.SearchStrategy[Setup]:
             workers=st.just(workers),
             minimum=st.one_of(st.just(1), st.integers(1, workers)),
             per_group=rarely([1, 1, 1, 2, 3]),
+            spares=rarely([0, 0, 1, 2]),
             nodes=st.integers(1, 3),
             blocks=st.integers(1, 9),
             microbatches=st.integers(1, 5),

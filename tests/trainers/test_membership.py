@@ -121,24 +121,19 @@ def test_a_target_that_went_down_and_up_again_lets_nobody_go() -> None:
     assert stage.opened.members == ("w0", "w1", "w2")
 
 
-def test_a_worker_that_should_leave_stays_while_too_few_would_be_left() -> None:
+def test_a_worker_that_should_leave_is_wanted_again_when_another_one_dies() -> None:
     stage = training(3)
     stage.feed(m.Scale(2, 2))
     stage.die("w1").report("w0", "w2")
-    assert stage.opened.members == ("w0", "w2"), "w2 should leave, and holds out until w1 is replaced"
-    stage.news(m.Command)
-    stage.seal().commit().commit()
-    assert stage.news(m.Command) == [], "it does not re-form at every step meanwhile"
-    stage.arrive("w3")
-    assert [c.kind for c in stage.news(m.Command)] == ["regroup"]
-    stage.report(why="boundary")
-    assert stage.opened.members == ("w0", "w3")
+    assert stage.opened.members == ("w0", "w2")
+    stage.seal().commit()
+    assert stage.news(m.StartGroup) == stage.news(m.Dismiss) == []
 
 
 def test_the_only_worker_that_holds_the_state_stays_until_somebody_took_it_over() -> None:
     stage = training(2)
-    stage.feed(m.Scale(1, 1))  # w1 is to leave
-    stage.die("w0").report("w1")
+    stage.feed(m.Scale(1, 1))
+    stage.notice("w1", grace_s=600.0).die("w0").report("w1")
     assert (stage.opened.members, stage.opened.restore) == (("w1",), False)
     stage.seal().commit()
     stage.news(m.Command)

@@ -1,8 +1,8 @@
 """Who gets how many workers: a pure function of the jobs and of what the cluster has.
 
     1. what active jobs hold stays theirs
-    2. in the order of the queue (priority, then age) each waiting job gets its minimum, if that fits;
-       the first that could fit but does not holds back those behind it, so that it is not starved
+    2. in the order of the queue (priority, then age) each waiting job gets its minimum and its spares, if
+       they fit; the first that could fit but does not holds back those behind it, so that it is not starved
     3. if nobody is held back, what is left goes to the jobs in the same order, up to their maximum
 
 Workers of a group share a node, so groups are packed, not counted. Taking workers back from running jobs for
@@ -33,7 +33,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a job wants. held: workers that it has been given already, 0 while it waits."""
+    """What a job wants. held: workers that it has been given already, 0 while it waits. spares: workers that
+    stand by, beside however many it gets; they are reserved with the first of them."""
 
     id: str
     name: str
@@ -42,6 +43,7 @@ class Ask:
     per_group: int
     worker: Resources
     held: int = 0
+    spares: int = 0
 
     @property
     def group(self) -> Resources:
@@ -73,7 +75,7 @@ def plan(asks: Sequence[Ask], nodes: Sequence[Node], driver_cpu: float = 0.0) ->
     answers: dict[str, Answer] = {}
     for ask in (ask for ask in asks if ask.held):
         free.take(driver, 1)
-        free.take(ask.group, ask.held // ask.per_group)
+        free.take(ask.group, (ask.held + ask.spares) // ask.per_group)
         granted[ask.id] = ask.held
     held_back: Ask | None = None
     for ask in (ask for ask in asks if not ask.held):
@@ -104,13 +106,14 @@ def ask_of(row: JobRow) -> Ask:
     held = row.workers_target if row.status in ACTIVE else 0
     most = held if row.status in (Status.PAUSING, Status.CANCELLING) else row.workers_max
     ask = new_ask(row.id, row.name, row.spec)
-    return Ask(ask.id, ask.name, row.workers_min, most, ask.per_group, ask.worker, held)
+    return Ask(ask.id, ask.name, row.workers_min, most, ask.per_group, ask.worker, held, ask.spares)
 
 
 def new_ask(id: str, name: str, spec: Mapping[str, Any]) -> Ask:
     workers, wants = spec["workers"], spec["resources"]
     worker = {"CPU": float(wants["cpu"]), "GPU": float(wants["gpu"])}
-    return Ask(id, name, workers["min"], workers["max"], workers["per_group"], worker)
+    size = (workers["min"], workers["max"], workers["per_group"])
+    return Ask(id, name, *size, worker, spares=workers.get("spares", 0))
 
 
 def nodes_of(cluster: Mapping[str, Any]) -> list[Node]:
@@ -124,17 +127,18 @@ def ray_unreachable(detail: str) -> Wait:
 def _first_workers(
     ask: Ask, free: _Free, driver: Resources, nodes: Sequence[Node], held_back: Ask | None
 ) -> Answer:
-    need = ask.min // ask.per_group
+    least = ask.min + ask.spares
+    need = least // ask.per_group
     empty = _Free(nodes)
     empty.take(driver, 1)
     could = empty.fits(ask.group, need)
     if not nodes:
         message = "Ray has no node yet: it is still starting, or its nodes are gone"
-        return Wait(Reason.DOES_NOT_FIT, message, ask.min)
+        return Wait(Reason.DOES_NOT_FIT, message, least)
     if could < need:
         most = could * ask.per_group
         message = f"It needs at least {_workers(ask)}; all nodes together, empty, would hold {most}"
-        return Wait(Reason.DOES_NOT_FIT, message, ask.min - most)
+        return Wait(Reason.DOES_NOT_FIT, message, least - most)
     if held_back is not None:
         message = (
             f"It waits behind {held_back.id} ({held_back.name}), which needs at least {_workers(held_back)}"
@@ -144,7 +148,7 @@ def _first_workers(
     if fits < need:
         now = fits * ask.per_group
         message = f"It needs at least {_workers(ask)}; {now} would fit now beside the jobs that run"
-        return Wait(Reason.NO_CAPACITY, message, ask.min - now)
+        return Wait(Reason.NO_CAPACITY, message, least - now)
     free.take(driver, 1)
     free.take(ask.group, need)
     return Grant(ask.min)
@@ -154,7 +158,8 @@ def _workers(ask: Ask) -> str:
     plural = "worker" if ask.min == 1 else "workers"
     each = ", ".join(f"{amount:g} {name}" for name, amount in ask.worker.items() if amount > 0)
     shape = f" in groups of {ask.per_group} on one node" if ask.per_group > 1 else ""
-    return f"{ask.min} {plural} with {each} each{shape}"
+    beside = f" and {ask.spares} spare{'s' if ask.spares > 1 else ''}" if ask.spares else ""
+    return f"{ask.min} {plural}{beside} with {each} each{shape}"
 
 
 class _Free:

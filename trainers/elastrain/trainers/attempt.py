@@ -18,7 +18,7 @@ from elastrain.trainers.checkpoints import Checkpoints
 from elastrain.trainers.coordinator import Coordinator
 from elastrain.trainers.data import EmptyDataset
 from elastrain.trainers.facts import event, now
-from elastrain.trainers.launcher import GroupStart, Launcher, WorkerStart
+from elastrain.trainers.launcher import GroupEnded, GroupStart, Launcher, WorkerStart
 from elastrain.trainers.membership import Machine, Phase, Policy
 from elastrain.trainers.messages import Action, Event, Json
 from elastrain.trainers.opener import Opener
@@ -60,7 +60,7 @@ class Attempt:
         self.launcher, self.sink, self.host = launcher, sink, host
         self.key = secrets.token_urlsafe(24)
         minimum, target = workers or (spec.workers.min, spec.workers.max)
-        self.machine = Machine(Policy(min=minimum, target=target, per_group=spec.workers.per_group))
+        self.machine = Machine(Policy(minimum, target, spec.workers.per_group, spec.workers.spares))
         self.coordinator = Coordinator(self.key, self._feed, self._heard)
         self.coordinator.welcome = {
             "kind": "welcome",
@@ -121,8 +121,8 @@ class Attempt:
 
     async def _tick(self) -> None:
         while True:
-            for ended in self.launcher.poll():
-                self._feed(m.GroupGone(ended.group, ended.causes))
+            for news in self.launcher.poll():
+                self._feed(news if isinstance(news, m.Notice) else m.GroupGone(news.group, news.causes))
             self._feed(m.Tick(time.monotonic()))
             if self.machine.phase is Phase.STEADY:
                 self.saving.tick()
@@ -150,7 +150,7 @@ class Attempt:
 
     def _ended_groups(self) -> set[str]:
         """Groups that ended after the machine did; how a lost worker's process ended is still said."""
-        ended = self.launcher.poll()
+        ended = [news for news in self.launcher.poll() if isinstance(news, GroupEnded)]
         for group in ended:
             for worker in self.machine.roster.peers(group.group):
                 cause = group.causes.get(worker.id)

@@ -42,9 +42,13 @@ class Blame:
         self.vanished.setdefault(generation, (worker, microbatch))
         if len(self.vanished) < VANISHED_LIMIT:
             return None
-        places = ", ".join(f"{w} in microbatch {j}" for w, j in self.vanished.values())
+        found = list(self.vanished.values())
+        if len({j for _, j in found}) == 1:
+            where = f"{step}, microbatch {microbatch} ({', '.join(w for w, _ in found)})"
+        else:
+            where = f"{step} ({', '.join(f'{w} in microbatch {j}' for w, j in found)})"
         return (
-            f"worker processes vanished {len(self.vanished)} times in a row at step {step} ({places}), "
+            f"worker processes vanished {len(found)} times in a row at step {where}, "
             "without a Python exception. A batch that needs too much memory, or a crash in native code, "
             "looks like this. Look at the last lines of their logs."
         )

@@ -121,6 +121,8 @@ def parse(worker: str, said: Json) -> Event | None:
             return m.Began(worker, said["step"], said["microbatch"])
         case "waits":
             return m.Waits(worker, said["generation"])
+        case "notice":
+            return m.Notice(worker, said["grace_s"], said["why"])
         case "committed":
             return m.Committed(worker, said["generation"], said["step"], said["record"])
         case "sealed":

@@ -8,13 +8,15 @@ Who trains with whom is not decided here, but in membership.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.blame import Blame
 from elastrain.trainers.messages import Action, Blamed, Fault
 from elastrain.trainers.progress import Progress
-from elastrain.trainers.roster import Group, Roster, State, Worker
+from elastrain.trainers.roster import Group, Notice, Roster, State, Worker
+from elastrain.trainers.starts import Starts
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Policy:
     min: int
     target: int
     per_group: int = 1
+    spares: int = 0  # workers that stand by, warm, beyond the target
     heartbeat_s: float = 2.0
     silence: int = 10  # heartbeats missed until a worker is removed though nobody waits for it
     wait_s: float = 60.0  # below min for so long: checkpoint and give up the attempt
@@ -39,7 +42,7 @@ class Fleet:
     def __init__(self, policy: Policy, progress: Progress, out: list[Action]) -> None:
         self.policy, self.progress = policy, progress
         self.roster = Roster(policy.per_group)
-        self.blame = Blame()
+        self.blame, self.starts = Blame(), Starts(self.roster)
         self.lost: list[Worker] = []  # members, since the caller looked
         self.verdict: tuple[Blamed, str] | None = None
         self.closing = False  # nobody is started or let go any more
@@ -57,16 +60,28 @@ class Fleet:
         """As many groups as wanted: start the missing, let the surplus leave."""
         if self.closing:
             return
-        wanted = -(-self.policy.target // self.policy.per_group)
-        for group in self.roster.wanted_again(wanted):
+        wanted, spares = self.wanted, self.spares
+        for group in self.roster.wanted_again(wanted, spares):
             group.leaving = False
-        for slot in list(self.roster.missing_slots(wanted, self.now)):
+        for slot in list(self.roster.missing_slots(wanted + spares, self.now))[: self.starts.at_once()]:
             group = self.roster.add_group(slot)
             self._out.append(m.StartGroup(group.id, group.workers))
-        for group in self.roster.surplus(wanted):
-            group.leaving = True
-            if all(w.state is not State.ACTIVE for w in self.roster.peers(group.id)):
-                self.let_go(group)
+        for group in self.roster.surplus(wanted, spares):
+            self._leave(group)
+
+    @property
+    def wanted(self) -> int:
+        """Groups that are to be members."""
+        return -(-self.policy.target // self.policy.per_group)
+
+    @property
+    def spares(self) -> int:
+        """Groups that are to stand by."""
+        return -(-self.policy.spares // self.policy.per_group)
+
+    def joiners(self) -> list[Worker]:
+        """Warm workers that may become members now."""
+        return self.roster.joiners(self.wanted)
 
     def scale(self, minimum: int, target: int) -> None:
         self.policy = replace(self.policy, min=minimum, target=target)
@@ -84,7 +99,15 @@ class Fleet:
     def warm(self, worker: Worker) -> None:
         if worker.state is State.STARTING:
             worker.state = State.READY
+            self.starts.ready()
             self.say("worker.ready", worker, f"{worker.id} is ready")
+
+    def joined(self, members: Iterable[Worker], step: int) -> None:
+        """A generation has formed at `step`: who of its members is new?"""
+        for worker in members:
+            if worker.joined_step is None:
+                worker.joined_step = step
+                self.say("worker.joined", worker, f"{worker.id} joins at step {step}", step=step)
 
     # ---- time -------------------------------------------------------------------------------
 
@@ -138,17 +161,39 @@ class Fleet:
 
     # ---- going ------------------------------------------------------------------------------
 
-    def let_go(self, group: Group) -> None:
-        group.stopping, group.age_s = True, 0.0
-        hears = any(w.connected for w in self.roster.peers(group.id))
-        for worker in self.roster.peers(group.id):
-            worker.state = State.LEAVING
-            self.say("worker.left", worker, f"{worker.id} left")
-        if hears:
-            self._out.append(m.Dismiss(group.workers, "no longer needed"))
-            self._out.append(m.StopGroup(group.id, kill=False))
-        else:  # it is still starting and cannot be told
-            self._kill(group)
+    def _leave(self, group: Group) -> None:
+        """At the next boundary, if it trains; its place is free from now on."""
+        group.leaving = True
+        if not self.roster.trains(group):
+            self.let_go(group)
+
+    def notice(self, event: m.Notice) -> None:
+        """Somebody is going to end this worker. Its whole group leaves, and is replaced at once."""
+        worker = self.roster.workers.get(event.worker)
+        group = self.roster.groups[worker.group] if worker is not None else None
+        if worker is None or group is None or group.stopping or group.ended:
+            return
+        until = self.now + event.grace_s
+        if group.notice is not None and group.notice.until <= until:
+            return  # it knows
+        group.notice = Notice(self.now, until)
+        text = f"{worker.id} leaves within {event.grace_s:.0f} s: {event.why}"
+        self.say("worker.notice", worker, text, why=event.why, grace_s=event.grace_s)
+        self._leave(group)
+        self._balance()
+
+    def let_go(self, *groups: Group) -> None:
+        for group in groups:
+            group.stopping, group.age_s = True, 0.0
+            hears = any(w.connected for w in self.roster.peers(group.id))
+            for worker in self.roster.peers(group.id):
+                worker.state = State.LEAVING
+                self.say("worker.left", worker, f"{worker.id} left")
+            if hears:
+                self._out.append(m.Dismiss(group.workers, "no longer needed"))
+                self._out.append(m.StopGroup(group.id, kill=False))
+            else:  # it is still starting and cannot be told
+                self._kill(group)
 
     def closed(self, worker_id: str) -> None:
         worker = self.roster.workers.get(worker_id)
@@ -203,8 +248,9 @@ class Fleet:
         """A worker is gone for us. Its whole group leaves with it, and is ended for certain."""
         group = self.roster.groups[worker.group]
         if vanished and not group.stopping:
-            self._vanished(worker)
+            self._vanished(worker, group)
         group.removed = group.removed or not vanished
+        spare = all(peer.state is State.READY for peer in self.roster.peers(group.id))
         for peer in self.roster.peers(group.id):
             if peer.state is State.ACTIVE:
                 self.lost.append(peer)
@@ -217,15 +263,18 @@ class Fleet:
         self._kill(group)
         if not group.stopping:
             group.stopping = True
-            if self.roster.charge(group, why, self.now):
-                causes = "; ".join(self.roster.slots[group.slot].causes)
-                text = f"group slot {group.slot} failed 5 times without a committed step: {causes}"
-                self.verdict = self.verdict or ("infrastructure", text)
+            if group.notice is None:  # else it was not its own doing
+                sizes = {"wanted": self.wanted, "slots": self.wanted + self.spares}
+                useless = self.starts.failed(group, why, self.now, spare=spare, **sizes)
+                if useless is not None:
+                    self.verdict = self.verdict or ("infrastructure", useless)
 
-    def _vanished(self, worker: Worker) -> None:
-        if worker.began is not None and worker.began[0] >= self.progress.step:  # else that step is done
-            text = self.blame.vanish(worker.id, worker.began, self.progress.generation)
-            self.verdict = ("user", text) if text is not None else None
+    def _vanished(self, worker: Worker, group: Group) -> None:
+        if group.notice is not None or worker.began is None or worker.began[0] < self.progress.step:
+            return  # it was told to end, or that step is done
+        text = self.blame.vanish(worker.id, worker.began, self.progress.generation)
+        if text is not None:
+            self.verdict = ("user", text)
 
     def _kill(self, group: Group) -> None:
         if not (group.killed or group.ended):

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from elastrain.trainers.messages import Halt
-from elastrain.trainers.roster import State, Worker
+from elastrain.trainers.messages import Halt, Report, Say
+from elastrain.trainers.roster import Roster, State, Worker
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    FORMING = "forming"
+    STEADY = "steady"
+    COLLECTING = "collecting"
+    ENDED = "ended"
 
 
 @dataclass
@@ -18,6 +27,8 @@ class Generation:
     waits: bool = False  # a member waits for its peers
     committed: bool = False  # a step was committed in it
     regroup_sent: bool = False
+    saves: bool = False  # a checkpoint was asked for, since everybody leaves
+    hold: bool = False  # nothing is computed in it
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -32,9 +43,26 @@ class Generation:
         """While it trains: does a member wait to be ended?"""
         return len(self.awaited) < len(self.members)
 
+    def commit(self, roster: Roster) -> None:
+        """A step was committed in it."""
+        if not self.committed:
+            self.committed = True
+            for worker in self.members:
+                roster.groups[worker.group].committed = True
+
     def collect(self) -> None:
         """From now on every survivor has to report."""
         self.awaited = {w.id for w in self.survivors if w.report is None}
+
+    @property
+    def proof(self) -> Report | None:
+        """The report of the newest step that comes with its commit record."""
+        reports = [w.report for w in self.survivors if w.report is not None and w.report.record is not None]
+        return max(reports, key=lambda r: r.step, default=None)
+
+    def formed(self, cause: str) -> Say:
+        data = {"generation": self.number, "workers": list(self.ids), "step": self.opened_at, "cause": cause}
+        return Say("generation.formed", f"generation {self.number}: {', '.join(self.ids)}", data)
 
     def halt(self, why: str) -> list[Halt]:
         """Whoever has not reported is told, once, to leave what it waits in and to report."""

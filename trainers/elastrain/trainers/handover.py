@@ -39,6 +39,7 @@ class Opening:
     restore: Json | None  # {"manifest": None | {...}, "prefix": "..."}; None: go on
     saved_step: int
     pace: Json | None = None  # what is known of the members' speeds (balance.py)
+    hold: bool = False  # compute nothing: make a checkpoint, and wait
 
     @classmethod
     def from_json(cls, data: Json) -> Opening:
@@ -54,6 +55,7 @@ class Opening:
             data["restore"],
             data["saved_step"],
             data.get("pace"),
+            data.get("hold", False),
         )
 
     @property

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from elastrain.trainers.messages import Notice
+
 
 @dataclass(frozen=True)
 class WorkerStart:
@@ -57,8 +59,9 @@ class Launcher(Protocol):
     def stop(self, group: str, *, kill: bool) -> None:
         """End a group. Without `kill` its workers are given the chance to end by themselves."""
 
-    def poll(self) -> list[GroupEnded]:
-        """Groups that ended since the last call, each one once."""
+    def poll(self) -> list[GroupEnded | Notice]:
+        """What happened since the last call: groups that ended, each one once, and workers whose node is
+        going to be taken away."""
 
     def close(self) -> None:
         """End every process that was started; returns when they are gone."""

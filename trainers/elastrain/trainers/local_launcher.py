@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
+from elastrain.trainers.messages import Notice
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["elastrain.trainers.worker"])
@@ -45,8 +46,8 @@ class LocalLauncher:
             for process in self._groups.get(group, {}).values():
                 process.kill()
 
-    def poll(self) -> list[GroupEnded]:
-        ended = []
+    def poll(self) -> list[GroupEnded | Notice]:
+        ended: list[GroupEnded | Notice] = []
         for group, processes in self._groups.items():
             codes = {w: p.exitcode for w, p in processes.items()}
             if group not in self._told and all(c is not None for c in codes.values()):

@@ -195,6 +195,9 @@ class Trainer:
         if "regroup" in kinds:
             raise Boundary
         last = replica.step >= replica.plan.total_steps
+        if generation.opening.hold:
+            self._snapshot(generation, again=False)
+            self._idle(generation)
         if self._evaluation_due(last):
             self._evaluate(generation)
             kinds |= self._commands(generation)

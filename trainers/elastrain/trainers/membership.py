@@ -19,25 +19,17 @@ before records that rank 0 has sent long ago: steps are accepted from reports on
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from typing import Literal
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.fleet import Fleet
 from elastrain.trainers.fleet import Policy as Policy
 from elastrain.trainers.generation import Generation
+from elastrain.trainers.generation import Phase as Phase
+from elastrain.trainers.leaving import Leavers, has_to_hold
 from elastrain.trainers.messages import Action, Event, Json, Report
 from elastrain.trainers.progress import Progress
 from elastrain.trainers.roster import State, Worker
-
-
-class Phase(StrEnum):
-    WAITING = "waiting"
-    FORMING = "forming"
-    STEADY = "steady"
-    COLLECTING = "collecting"
-    ENDED = "ended"
-
 
 # Nothing follows from one of these alone. They come from every worker all the time, so they cost O(1).
 _NOTED = (m.Beat, m.Began, m.Waits, m.Committed)
@@ -81,6 +73,8 @@ class Machine:
                 self.fleet.closed(worker)
             case m.GroupGone():
                 self.fleet.group_gone(event)
+            case m.Notice():
+                self.fleet.notice(event)
             case m.Scale(minimum, target):
                 self.fleet.scale(minimum, target)
             case m.Finish(why, message):
@@ -89,9 +83,7 @@ class Machine:
                 if why == "cancelled":
                     self._end(why, message=message)
             case m.CheckpointWanted():
-                self.progress.checkpoint_wanted = self.progress.step
-                if self.phase is Phase.STEADY:
-                    self._command("checkpoint")
+                self._want_checkpoint()
             case m.CheckpointSaved(step):
                 self.progress.saved(step)
             case m.Restored(step):
@@ -143,10 +135,12 @@ class Machine:
         accepted = self.progress.accept(step, record, cursor)
         if accepted is not None:
             self._out.append(accepted)
-            if not self.generation.committed:
-                self.generation.committed = True
-                for worker in self.generation.members:
-                    self.roster.groups[worker.group].committed = True
+            self.generation.commit(self.roster)
+
+    def _want_checkpoint(self) -> None:
+        self.progress.checkpoint_wanted = self.progress.step
+        if self.phase is Phase.STEADY:
+            self._command("checkpoint")
 
     def _command(self, kind: Literal["regroup", "checkpoint", "finish"]) -> None:
         self.log_number += 1
@@ -159,12 +153,13 @@ class Machine:
             by, text = self.fleet.verdict
             self._end("failed", by, text)
         elif self.fleet.lost:
-            self._lose(self.fleet.lost)
+            self._halt(f"{self.fleet.lost[0].id} lost")
+            self.fleet.lost.clear()
         match self.phase:
             case Phase.WAITING if self.finishing is not None:
                 self._end(self.finishing.why, message=self.finishing.message)
-            case Phase.WAITING if len(self.roster.ready()) >= self.policy.min:
-                self._open(self.roster.ready())
+            case Phase.WAITING if len(joiners := self.fleet.joiners()) >= self.policy.min:
+                self._open(joiners)
             case Phase.FORMING if not self.generation.awaited:
                 self._formed()
             case Phase.COLLECTING if not self.generation.awaited:
@@ -177,23 +172,34 @@ class Machine:
     def _steady(self) -> None:
         """End when everybody idles at one boundary and what was computed is saved; ask for one if needed: one
         entry in the log makes everyone stop at the same boundary."""
-        generation = self.generation
-        if not generation.awaited and self.progress.all_saved:
-            done = self.finishing
-            self._end(done.why if done else "succeeded", message=done.message if done else None)
+        generation, joiners = self.generation, len(self.fleet.joiners())
+        leavers = Leavers.of(generation, self.roster, self.fleet.now)
+        if leavers.cannot_wait(generation, joiners, self.finishing is not None):
+            self._halt("the time after a notice runs out")
+        elif not generation.awaited and self.progress.all_saved:
+            self._all_done(leavers)
         elif self.finishing is not None:
             if not self.finish_sent:
                 self.finish_sent = True
                 self._command("finish")
         elif not (generation.regroup_sent or generation.somebody_idles):
-            joiners = len(self.roster.ready())
-            leaving = sum(len(g.workers) for g in self.roster.leaving())
-            stay = len(generation.members) - leaving
-            may_leave = leaving > 0 and stay > 0 and stay + joiners >= self.policy.min
+            may_leave = leavers.may_go(joiners, self.policy.min)
             if joiners or may_leave:
                 generation.regroup_sent = True
                 self.cause = "leave" if may_leave else "join"
                 self._command("regroup")
+            elif not leavers.stay and not generation.saves:  # in case nobody comes in time
+                generation.saves = True
+                self._want_checkpoint()
+
+    def _all_done(self, leavers: Leavers) -> None:
+        """Everybody idles, and what they computed is saved."""
+        done = self.finishing
+        if self.generation.hold and done is None:
+            self.fleet.let_go(*leavers.groups)  # others go on from the checkpoint
+            self._halt("all members left")
+        else:
+            self._end(done.why if done else "succeeded", message=done.message if done else None)
 
     # ---- a generation ends ------------------------------------------------------------------
 
@@ -212,29 +218,28 @@ class Machine:
         elif report.why == "broken":
             self._out += generation.halt(f"{worker.id}: {report.detail}")
 
-    def _lose(self, lost: list[Worker]) -> None:
-        """Members are gone."""
-        self.cause = f"{lost[0].id} lost"
-        lost.clear()
+    def _halt(self, why: str) -> None:
+        """The generation is over for everybody."""
+        self.cause = why
         self.phase = Phase.COLLECTING
         self.generation.collect()
-        self._out += self.generation.halt(self.cause)
+        self._out += self.generation.halt(why)
 
     # ---- the next one begins ----------------------------------------------------------------
 
     def _try_open(self) -> None:
         survivors = self.generation.survivors
-        proven = [r for w in survivors if (r := w.report) is not None and r.record is not None]
-        if proven:
-            newest = max(proven, key=lambda r: r.step)
-            self._accept(newest.step, newest.record or {}, newest.cursor)
-        joiners = self.roster.ready() if self.finishing is None else []
-        room = len(survivors) + len(joiners) - self.policy.min
-        if room < 0 and not self._waited_enough(bool(survivors)):
-            return
-        for group in self.progress.free_to_leave(self.roster.leaving(), survivors, room):
-            self.fleet.let_go(group)
-        self._open([*self.generation.survivors, *joiners])
+        proof = self.generation.proof
+        if proof is not None and proof.record is not None:
+            self._accept(proof.step, proof.record, proof.cursor)
+        joiners = self.fleet.joiners() if self.finishing is None else []
+        minimum, leaving, now = self.policy.min, self.roster.leaving(), self.fleet.now
+        self.fleet.let_go(*self.progress.free_to_leave(leaving, survivors, len(joiners), minimum, now))
+        survivors = self.generation.survivors
+        members = [*survivors, *joiners]
+        hold = has_to_hold(members, self.roster, minimum, self.finishing is not None, now)
+        if len(members) >= minimum or hold or self._waited_enough(bool(survivors)):
+            self._open(members, hold)
 
     def _waited_enough(self, anyone: bool) -> bool:
         """Below min. After `wait_s` the survivors save what they hold, and the attempt ends."""
@@ -249,30 +254,26 @@ class Machine:
             self._end(self.finishing.why, message=self.finishing.message)
         return anyone
 
-    def _open(self, members: list[Worker]) -> None:
+    def _open(self, members: list[Worker], hold: bool = False) -> None:
         opened = self.progress.opening(members)
         number, ids = self.generation.number + 1, tuple(w.id for w in members)
-        self.generation = Generation(number, tuple(members), opened.step, awaited=set(ids))
+        self.generation = Generation(number, tuple(members), opened.step, set(ids), hold=hold)
         self.progress.generation = number
         for worker in members:
             worker.state, worker.report, worker.idle = State.ACTIVE, None, False
         self.phase, self.below_since, self.cause = Phase.FORMING, None, self.cause or "re-forming"
-        self._out.append(replace(opened, generation=number, members=ids, cause=self.cause))
+        self._out.append(replace(opened, generation=number, members=ids, hold=hold, cause=self.cause))
 
     def _formed(self) -> None:
         """Every member has sealed."""
         self.phase, self.progress.begun = Phase.STEADY, True
-        number, ids, at = self.generation.number, self.generation.ids, self.generation.opened_at
         self.generation.awaited = {w.id for w in self.generation.members if not w.idle}
         if self.finish_sent:  # a generation knows its own log only: what still waits is said again
             self._command("finish")
         if self.progress.checkpoint_wanted is not None:
             self._command("checkpoint")
-        for worker in (w for w in self.generation.members if w.joined_step is None):
-            worker.joined_step = at
-            self.fleet.say("worker.joined", worker, f"{worker.id} joins at step {at}", step=at)
-        data = {"generation": number, "workers": list(ids), "step": at, "cause": self.cause}
-        self._out.append(m.Say("generation.formed", f"generation {number}: {', '.join(ids)}", data))
+        self.fleet.joined(self.generation.members, self.generation.opened_at)
+        self._out.append(self.generation.formed(self.cause))
         self.cause = ""
 
     # ---- the end, and what the shell looks at -----------------------------------------------
@@ -284,9 +285,8 @@ class Machine:
             if present:
                 self._out.append(m.Dismiss(present, outcome))
             if outcome in ("paused", "preempted") and not self.progress.all_saved:
-                # nobody was left to save the newest steps: the next attempt computes them again
                 lost = self.progress.restored(self.progress.saved_step or 0)
-                self._out += [lost] if lost is not None else []
+                self._out += [lost] if lost is not None else []  # nobody was left to save the newest steps
             self._out.append(m.End(outcome, self.progress.step, by, message))
 
     @property

@@ -123,6 +123,15 @@ class Waits:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """Somebody is going to end this worker's process, in `grace_s` seconds at the earliest."""
+
+    worker: str
+    grace_s: float
+    why: str  # "SIGTERM"
+
+
+@dataclass(frozen=True)
 class Closed:
     worker: str
 
@@ -178,6 +187,7 @@ Event = (
     | Began
     | Beat
     | Waits
+    | Notice
     | Closed
     | GroupGone
     | Scale
@@ -234,6 +244,7 @@ class Open:
     whole: tuple[str, ...] = ()
     done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     restore: bool = False  # nobody holds everything: load the newest checkpoint, or begin from the seed
+    hold: bool = False  # hand over and make a checkpoint, and compute nothing
     cause: str = ""
 
 

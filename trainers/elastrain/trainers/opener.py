@@ -130,5 +130,6 @@ class Opener:
             "restore": restore,
             "saved_step": self.machine.progress.saved_step or 0,
             "pace": self.tally.pace.to_json(action.members),
+            "hold": action.hold,
         }
         self.coordinator.tell(action.members, opening)

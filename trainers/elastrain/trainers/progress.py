@@ -59,14 +59,20 @@ class Progress:
     def covered(self, held: Counter[int]) -> bool:
         return self.blocks > 0 and len(held) == self.blocks
 
-    def free_to_leave(self, groups: Iterable[Group], survivors: Sequence[Worker], room: int) -> list[Group]:
-        """Of the groups that are to leave those whose state others hold too; no more than `room` workers."""
-        held = self.holders(survivors)
+    def free_to_leave(
+        self, groups: Sequence[Group], survivors: Sequence[Worker], joiners: int, minimum: int, now: float
+    ) -> list[Group]:
+        """Of the groups that are to leave those whose state others hold too. `minimum` workers must be left,
+        unless they have to go soon; and if everybody leaves, nobody does so before there is a checkpoint."""
+        leaving = {group.id for group in groups}
+        if not joiners and all(w.group in leaving for w in survivors):
+            return []
+        held, room = self.holders(survivors), len(survivors) + joiners - minimum
         safe, free = self.covered(held), []
         for group in groups:
             theirs = self.holders(w for w in survivors if w.group == group.id)
             alone = safe and any(held[block] == count for block, count in theirs.items())
-            if not alone and len(group.workers) <= room:
+            if not alone and (len(group.workers) <= room or group.urgent(now)):
                 free.append(group)
                 held -= theirs
                 room -= len(group.workers)

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import ray
 from elastrain.trainers.agent import KNOBS, Agent
 from elastrain.trainers.launcher import GroupEnded, GroupStart
+from elastrain.trainers.messages import Notice
 from elastrain.trainers.placement import Need, Node, choose_node
 from elastrain.trainers.processes import TAG, end_tagged
 
@@ -75,7 +76,7 @@ class RayLauncher:
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._agents: dict[str, _Agent] = {}
-        self._ended: list[GroupEnded] = []
+        self._news: list[GroupEnded | Notice] = []
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name="launcher")
         self._thread.start()
@@ -93,11 +94,11 @@ class RayLauncher:
         """End a group. Without `kill` only what has not begun is ended."""
         self._errands.put(lambda: self._stop(group, kill))
 
-    def poll(self) -> list[GroupEnded]:
-        """Groups that ended since the last call, each one once."""
+    def poll(self) -> list[GroupEnded | Notice]:
+        """Groups that ended since the last call, each one once, and workers whose node is being drained."""
         with self._lock:
-            ended, self._ended = self._ended, []
-            return ended
+            news, self._news = self._news, []
+            return news
 
     def close(self) -> None:
         """End every process that was started, on every node; returns when they are gone."""
@@ -251,7 +252,7 @@ class RayLauncher:
             group = self._groups[name]
             if not group.ended:
                 group.ended = True
-                self._ended.append(GroupEnded(name, causes))
+                self._news.append(GroupEnded(name, causes))
 
     def _sweep(self, nodes: list[str]) -> None:
         """End what is left on nodes that are alive but whose agent is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count, islice
 
 from elastrain.trainers.messages import Report
 
@@ -38,12 +39,21 @@ class Worker:
         return self.connected and self.state not in (State.LOST, State.ENDED)
 
 
+@dataclass(frozen=True)
+class Notice:
+    """Somebody said that a group's processes will be ended. Times are machine time, in seconds."""
+
+    given: float
+    until: float
+
+
 @dataclass
 class Group:
     id: str
     workers: tuple[str, ...]
     slot: int  # a replacement takes over the slot of the group that it replaces
     leaving: bool = False  # to be left out at the next boundary
+    notice: Notice | None = None  # why it is leaving, if it is not for a lower target
     stopping: bool = False  # told to end, or known to be dying
     killed: bool = False  # its processes are ended for certain
     removed: bool = False  # by us, while its processes ran: how they end then says nothing about them
@@ -51,6 +61,10 @@ class Group:
     committed: bool = False  # a step was committed while it was a member
     causes: Mapping[str, str] = field(default_factory=dict)  # worker -> how its process ended
     age_s: float = 0.0  # since it was started; once it is let go, since then
+
+    def urgent(self, now: float) -> bool:
+        """After a notice half of the time is for a boundary to come by itself; from then on it is forced."""
+        return self.notice is not None and now >= (self.notice.given + self.notice.until) / 2
 
 
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)  # after so many starts of a slot in a row without a committed step
@@ -87,14 +101,22 @@ class Roster:
         """Groups to be left out at the next boundary."""
         return [g for g in self.groups.values() if g.leaving and not (g.ended or g.stopping)]
 
-    def ready(self) -> list[Worker]:
-        """Joiners: warm, and every worker of their group with them."""
-        return [
-            worker
-            for group in self.serving()
-            if all(w.state is State.READY and w.connected for w in self.peers(group.id))
-            for worker in self.peers(group.id)
-        ]
+    def trains(self, group: Group) -> bool:
+        """Are its workers members? They are all of them, or none."""
+        return any(w.state is State.ACTIVE for w in self.peers(group.id))
+
+    def is_ready(self, group: Group) -> bool:
+        return all(w.state is State.READY and w.connected for w in self.peers(group.id))
+
+    def joiners(self, wanted: int) -> list[Worker]:
+        """Who may become a member: warm, with its whole group. wanted: groups that are to be members.
+
+        Warm groups beyond that are spares, the youngest ones.
+        """
+        serving = self.serving()
+        room = max(0, wanted - sum(self.trains(group) for group in serving))
+        ready = [group for group in serving if self.is_ready(group)][:room]
+        return [worker for group in ready for worker in self.peers(group.id)]
 
     def add_group(self, slot: int) -> Group:
         number = len(self.groups)
@@ -107,29 +129,43 @@ class Roster:
         return group
 
     def missing_slots(self, wanted: int, now: float) -> Iterator[int]:
-        """Slots that want a group and may have one now.
+        """Slots that want a group and may have one now. wanted: groups, spares among them.
 
         A slot whose last group is still dying waits for it: its resources are not back yet.
         """
-        occupied = {g.slot for g in self.running() if not g.leaving}
-        for number in range(wanted):
-            slot = self.slots.setdefault(number, Slot())
-            if number not in occupied and now >= slot.not_before:
+        occupied = self._occupied()
+        free = (number for number in count() if number not in occupied)
+        for number in islice(free, max(0, wanted - len(occupied))):
+            if now >= self.slots.setdefault(number, Slot()).not_before:
                 yield number
 
-    def surplus(self, wanted: int) -> list[Group]:
-        """Groups beyond the target, the highest slots first."""
-        return [g for g in sorted(self.serving(), key=lambda g: -g.slot) if g.slot >= wanted]
+    def surplus(self, wanted: int, spares: int = 0) -> list[Group]:
+        """Groups beyond the target, the highest slots first. wanted: groups that are to be members."""
+        serving = sorted(self.serving(), key=lambda g: -g.slot)
+        members = [g for g in serving if self.trains(g)]
+        others = [g for g in serving if not self.trains(g)]
+        found = members[: max(0, len(members) - wanted)]
+        too_many = len(serving) - len(found) - wanted - spares
+        return found + others[: max(0, too_many)]
 
-    def wanted_again(self, wanted: int) -> list[Group]:
+    def wanted_again(self, wanted: int, spares: int = 0) -> list[Group]:
         """Groups that were to leave, and need not, since the target went up again."""
-        occupied = {g.slot for g in self.running() if not g.leaving}
-        return [g for g in self.leaving() if g.slot < wanted and g.slot not in occupied]
+        occupied = self._occupied()
+        again = [g for g in self.leaving() if g.notice is None and g.slot not in occupied]
+        members = sum(self.trains(g) for g in self.serving())
+        return again[: max(0, min(wanted - members, wanted + spares - len(occupied)))]
 
-    def charge(self, group: Group, cause: str, now: float) -> bool:
-        """Note that a group failed. True if its slot is in a crash loop."""
+    def _occupied(self) -> set[int]:
+        return {g.slot for g in self.running() if not g.leaving}
+
+    def all_failed(self, wanted: int) -> bool:
+        """Did the last start in every slot fail?"""
+        return all(slot in self.slots and self.slots[slot].failures for slot in range(wanted))
+
+    def charge(self, group: Group, cause: str, now: float, well: bool = False) -> bool:
+        """Note that a group ended. True if its slot is in a crash loop. well: it did what it was for."""
         slot = self.slots.setdefault(group.slot, Slot())
-        if group.committed:  # it did work: whatever failed before it is forgotten
+        if group.committed or well:  # it did work: whatever failed before it is forgotten
             slot.failures, slot.causes = 0, []
         else:
             slot.failures += 1

@@ -102,6 +102,10 @@ class Session:
     def waits(self, generation: int) -> None:
         self.send("waits", generation=generation)
 
+    def notice(self, grace_s: float, why: str) -> None:
+        """Somebody is going to end this process."""
+        self.send("notice", grace_s=grace_s, why=why)
+
     def report(self, report: Report) -> None:
         self.send("report", report=asdict(report))
 

@@ -119,7 +119,7 @@ class Workers(Section):
     min: Amount = Field(default=1, description="With fewer workers than this the job waits.")
     max: Amount = Field(default=4, description="The job takes up to so many workers.")
     per_group: Amount = Field(default=1, description="Workers that start and fail together.")
-    spares: Count = Field(default=0, description="Workers that stand by, warm, beside the active ones.")
+    spares: Count = Field(default=0, description="Workers that stand by, warm: in groups of per_group.")
 
 
 class Resources(Section):

@@ -66,7 +66,6 @@ _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     ("strategy.name", _is("all_reduce"), "use all_reduce"),
     ("aggregate", _is("gradients"), "use gradients"),
     ("compression", _is("none"), "use none"),
-    ("workers.spares", _is(0), "use 0"),
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
     ("resources.accelerator", _is(None), "leave it out"),
@@ -110,7 +109,7 @@ def _workers(spec: "JobSpec") -> list[Fault]:
             f"workers.min {workers.min} is more than workers.max {workers.max} (allowed: {_allowed(spec)})"
         )
         faults.append(_fault("/workers/min", detail, "workers"))
-    for bound in ("min", "max"):
+    for bound in ("min", "max", "spares"):
         number = getattr(workers, bound)
         if number % workers.per_group:
             detail = f"{number} is not a multiple of workers.per_group (allowed: {_allowed(spec)})"

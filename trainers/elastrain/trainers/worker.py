@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from elastrain.trainers import code
+from elastrain.trainers import code, sigterm
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.collectives import Rendezvous
 from elastrain.trainers.faults import UserFault, blamed_on_user
@@ -68,6 +68,7 @@ def prepare(session: Session, welcome: Json) -> Trainer:
         model = FlatModel(make_module(task, spec.seed))
         reader = SampleReader(task, spec.seed)
         replica = Replica(spec, task, model, reader.size("train"), reader.size("val"))
+        sigterm.listen(session.notice)
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     return Trainer(replica, reader, session, snapshots)
 
