@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ SPEC = parse_spec(
 )
 
 
+EXCHANGES = 2 + len(SPEC.optimizer.betas)  # buffers, parameters, a moment each
+
+
 class Breaking(Group):
     """A group of two that delivers zeros, and breaks at a chosen exchange."""
 
@@ -30,11 +34,16 @@ class Breaking(Group):
         super().__init__(1, 2)
         self.left = breaks_at
 
-    def exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> list[Tensor]:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
         self.left -= 1
-        if self.left < 0:
-            raise Broken("the other one is gone")
-        return [torch.zeros(n, dtype=dtype) for n in sizes]
+        breaks = self.left < 0
+
+        def finish() -> list[Tensor]:
+            if breaks:
+                raise Broken("the other one is gone")
+            return [torch.zeros(n, dtype=dtype) for n in sizes]
+
+        return finish
 
 
 def joiner() -> tuple[Replica, Opening, Ownership]:
@@ -48,7 +57,7 @@ def joiner() -> tuple[Replica, Opening, Ownership]:
     return replica, opening, Ownership.of(replica.model.space, opening.domains())
 
 
-@pytest.mark.parametrize("breaks_at", [0, 1])
+@pytest.mark.parametrize("breaks_at", range(EXCHANGES))
 def test_a_joiner_without_all_it_needs_reports_that_it_holds_nothing(breaks_at: int) -> None:
     replica, opening, ownership = joiner()
     with pytest.raises(Broken):
@@ -58,7 +67,7 @@ def test_a_joiner_without_all_it_needs_reports_that_it_holds_nothing(breaks_at: 
 
 def test_a_joiner_that_holds_a_chunk_has_the_buffers_already() -> None:
     replica, opening, ownership = joiner()
-    hand_over(replica, opening, Breaking(2), ownership)
+    hand_over(replica, opening, Breaking(EXCHANGES), ownership)
     assert replica.report(2, "halted").held
     assert (
         replica.model.buffers.base["1.running_var"] == 0

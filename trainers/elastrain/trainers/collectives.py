@@ -85,7 +85,7 @@ class Group:
             return lambda: [torch.empty(0, dtype=dtype)]
         came = [int(n) for n in sizes]
         parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
-        source = _joined(parts)
+        source = joined(parts)
         target = torch.empty(sum(came), dtype=dtype, device=data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
 
@@ -196,8 +196,8 @@ def _leave(control: Gloo, data: Transport) -> None:
     control.leave()
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """The parts as one flat tensor: a view if they lie one behind the other in one storage, else a copy."""
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts as one flat tensor: a view if they lie one behind the other in memory, else a copy."""
     full = [p for p in parts if p.numel()]
     if not full:
         return parts[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from elastrain.trainers.balance import Balance, Pace
 from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.collectives import Group
+from elastrain.trainers.collectives import Group, joined
 from elastrain.trainers.cursor import Cursor, advance
 from elastrain.trainers.messages import Json, Range
 from elastrain.trainers.replica import Replica
@@ -160,32 +161,42 @@ def hand_over(replica: Replica, opening: Opening, group: Group, ownership: Owner
 
 
 def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> None:
-    space, slots = replica.model.space, replica.rule.slots
-    rows = 1 + len(slots)  # parameters, then each slot
+    """One all-to-all for the parameters and one for each slot, all under way at once, from where the values
+    lie to where they stay. What arrived is held only when all of it is here."""
+    space, states = replica.model.space, replica.states
+    sent, come = _by_peer(transfers, group)
+    sizes = [sum(space.length(t.blocks) for t in peer) for peer in come]
 
-    def pack(transfer: Transfer) -> Tensor:
-        state = replica.states.read(transfer.blocks)
-        return torch.cat([replica.model.params[space.elements(transfer.blocks)], *(state[s] for s in slots)])
+    def start(row: Callable[[Range], Tensor]) -> Callable[[], list[Tensor]]:
+        sends = [joined([row(t.blocks) for t in peer]) if peer else None for peer in sent]
+        return group.start_exchange(sends, sizes, torch.float32)
 
-    def size(transfer: Transfer) -> int:
-        return rows * space.length(transfer.blocks)
+    def of(slot: str) -> Callable[[Range], Tensor]:
+        return lambda blocks: states.read(blocks)[slot]
 
-    packed: list[list[Tensor]] = [[] for _ in range(group.world)]
-    sizes = [0] * group.world
+    under_way = [start(lambda blocks: replica.model.params[space.elements(blocks)])]
+    under_way += [start(of(slot)) for slot in replica.rule.slots]
+    params, *slots = [arrival() for arrival in under_way]
+    for source, peer in enumerate(come):
+        at = 0
+        for transfer in peer:
+            here = slice(at, at + space.length(transfer.blocks))
+            replica.model.params[space.elements(transfer.blocks)] = params[source][here]
+            state = {s: slot[source][here] for s, slot in zip(replica.rule.slots, slots, strict=True)}
+            states.put(transfer.blocks, state)
+            at = here.stop
+
+
+def _by_peer(transfers: list[Transfer], group: Group) -> tuple[list[list[Transfer]], list[list[Transfer]]]:
+    """What one sends to each rank, and what one gets from each, in the same order on both sides."""
+    sent: list[list[Transfer]] = [[] for _ in range(group.world)]
+    come: list[list[Transfer]] = [[] for _ in range(group.world)]
     for transfer in transfers:
         if transfer.source == group.rank:
-            packed[transfer.target].append(pack(transfer))
+            sent[transfer.target].append(transfer)
         elif transfer.target == group.rank:
-            sizes[transfer.source] += size(transfer)
-    sends = [torch.cat(parts) if parts else None for parts in packed]
-    arrived = group.exchange(sends, sizes, torch.float32)
-    at = [0] * group.world
-    for transfer in (t for t in transfers if t.target == group.rank):
-        data = arrived[transfer.source][at[transfer.source] : at[transfer.source] + size(transfer)]
-        at[transfer.source] += size(transfer)
-        param, *state = data.view(rows, -1)
-        replica.model.params[space.elements(transfer.blocks)] = param
-        replica.states.put(transfer.blocks, {s: t.clone() for s, t in zip(slots, state, strict=True)})
+            come[transfer.source].append(transfer)
+    return sent, come
 
 
 def _send_buffers(replica: Replica, opening: Opening, group: Group) -> None:

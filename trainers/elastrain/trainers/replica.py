@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -74,13 +75,21 @@ class ChunkStates:
         return {s: state[s][window.start - origin : window.stop - origin] for s in self.rule.slots}
 
     def relayout(self, chunks: Sequence[Range]) -> None:
-        """Keep exactly these chunks; what else is held is dropped."""
-        kept = {c: (self.pieces[c] if c in self.pieces else self._own(self.read(c))) for c in chunks}
-        self.pieces = kept
+        """Keep exactly these chunks; what else is held is dropped. Memory that is kept whole is cut without a
+        copy; of what is kept in part a copy is made, so that the rest becomes free."""
+        used: Counter[int] = Counter()  # bytes that stay, by storage
+        for piece, state in self.pieces.items():
+            stays = sum(self.space.length(c) for c in (intersect(piece, chunk) for chunk in chunks) if c)
+            for value in state.values():
+                used[value.untyped_storage().data_ptr()] += stays * value.element_size()
 
-    @staticmethod
-    def _own(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {s: t.clone() for s, t in state.items()}
+        def own(value: Tensor) -> Tensor:
+            storage = value.untyped_storage()
+            return (
+                value if used.get(storage.data_ptr(), storage.nbytes()) >= storage.nbytes() else value.clone()
+            )
+
+        self.pieces = {c: {s: own(t) for s, t in self.read(c).items()} for c in chunks}
 
 
 class Replica:
