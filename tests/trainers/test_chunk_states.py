@@ -48,3 +48,12 @@ def test_a_chunk_over_two_pieces_is_put_together() -> None:
     held.relayout([(2, 6)])
     assert torch.equal(held.pieces[2, 6]["momentum_buffer"], torch.arange(128.0, 384.0))
     assert memory(held) == 4 * 64 * 4
+
+
+def test_neighbours_in_memory_become_one_chunk_without_a_copy() -> None:
+    held = states()
+    before = held.pieces[0, 10]["momentum_buffer"].data_ptr()
+    held.relayout([(0, 5), (5, 10)])
+    held.relayout([(0, 10)])  # the other worker is gone
+    assert held.pieces[0, 10]["momentum_buffer"].data_ptr() == before
+    assert memory(held) == 640 * 4

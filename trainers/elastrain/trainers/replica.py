@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from elastrain.trainers.chunks import Filling, FlatSpace, Ownership, intersect, subtract
+from elastrain.trainers.collectives import joined
 from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import EvalPlan, Plan
 from elastrain.trainers.flat import FlatModel
@@ -63,10 +64,7 @@ class ChunkStates:
         if subtract(blocks, list(found)):
             raise KeyError(f"blocks {subtract(blocks, list(found))} of {blocks} are not held here")
         ordered = [found[r] for r in sorted(found)]
-        return {
-            s: torch.cat([o[s] for o in ordered]) if len(ordered) > 1 else ordered[0][s]
-            for s in self.rule.slots
-        }
+        return {s: joined([o[s] for o in ordered]) for s in self.rule.slots}
 
     def _cut(self, piece: Range, common: Range) -> dict[str, Tensor]:
         origin = self.space.elements(piece).start
