@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 def slowed(folder: Path, **args: Any) -> dict[str, Any]:
     """16 microbatches a step; a process may be slowed down by a file."""
     args = {"file": str(folder / "slow"), **args}
-    return toy(task="engine.tasks.slow:Slowed", task_args=args, batch={"size": 64, "microbatch": 4}, steps=90)
+    return toy(task="engine.tasks.sick:Slowed", task_args=args, batch={"size": 64, "microbatch": 4}, steps=90)
 
 
 def slow_down(rank: int) -> Fault:

@@ -161,6 +161,14 @@ def test_a_worker_too_slow_for_anything_is_tried_again_now_and_then_and_comes_ba
     assert sum(idle[700:]) == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hiccup_costs_a_worker_its_microbatches_for_a_few_steps_only(seed: int) -> None:
+    """Something stops it for a hundred times as long as a step takes, once."""
+    history = train(3, 8, 80, lambda step, rank: 200.0 if step == 30 and rank == 1 else 1.0, seed=seed)
+    assert all(shares[1] >= 1 for shares in history)
+    assert all(shares[1] >= 2 for shares in history[40:])
+
+
 def test_the_first_step_of_a_worker_says_nothing_of_its_speed() -> None:
     """Caches are cold, and the memory of its gradients is new."""
     history = train(2, 8, 10, lambda step, rank: 20.0 if step == 0 and rank == 0 else 1.0, noise=0.0)

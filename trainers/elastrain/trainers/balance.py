@@ -20,6 +20,7 @@ NOISE = 1.0  # relative variance of one microbatch's time, until it is known
 QUIET = 1e-4  # no clock is better than 1 %
 NOISE_STEPS = 20  # over about so many steps it is learned
 BURST = 4.0  # times; a worker that changes its speed must not make all times look unreliable
+BELIEVED = 4.0  # times slower or faster, of what one step says: a hiccup is no slow worker
 TIDE = 0.2  # of what takes everybody longer, the estimates follow so much per step
 UNKNOWN = 0.1  # relative variance of the speeds of workers before they are measured: they differ by 30 %
 CARRIED = 0.01  # relative variance of an estimate that comes from an earlier generation
@@ -77,6 +78,7 @@ class Pace:
 
     def _corrected(self, before: Estimate, ratio: float, count: int) -> Estimate:
         """ratio: what was measured to what was expected."""
+        ratio = min(max(ratio, 1.0 / BELIEVED), BELIEVED)
         doubt = before.doubt + DRIFT
         gain = doubt / (doubt + self.noise / count)
         return Estimate(before.seconds * (1.0 + gain * (ratio - 1.0)), (1.0 - gain) * doubt)

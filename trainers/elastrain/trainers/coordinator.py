@@ -19,6 +19,7 @@ from websockets.http11 import Request, Response
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.messages import Event, Fault, Json, Report
+from elastrain.trainers.suspicion import Disagreement
 
 BEAT_S = 1.0  # so often workers hear that the coordinator is there
 FIRST_WORD_S = 20.0  # for a worker that has connected to say who it is
@@ -145,5 +146,6 @@ def _report(data: Json) -> Report:
             "held": tuple((a, b) for a, b in data["held"]),
             "done": tuple(data["done"]),
             "fault": Fault(**fault) if fault is not None else None,
+            "corrupt": Disagreement.from_json(data["corrupt"]) if data["corrupt"] is not None else None,
         }
     )

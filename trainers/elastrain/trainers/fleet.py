@@ -17,6 +17,7 @@ from elastrain.trainers.messages import Action, Blamed, Fault
 from elastrain.trainers.progress import Progress
 from elastrain.trainers.roster import Group, Notice, Roster, State, Worker
 from elastrain.trainers.starts import Starts
+from elastrain.trainers.suspicion import Disagreement, Suspicion
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Fleet:
     def __init__(self, policy: Policy, progress: Progress, out: list[Action]) -> None:
         self.policy, self.progress = policy, progress
         self.roster = Roster(policy.per_group)
-        self.blame, self.starts = Blame(), Starts(self.roster)
+        self.blame, self.suspicion, self.starts = Blame(), Suspicion(), Starts(self.roster)
         self.lost: list[Worker] = []  # members, since the caller looked
         self.verdict: tuple[Blamed, str] | None = None
         self.closing = False  # nobody is started or let go any more
@@ -243,6 +244,19 @@ class Fleet:
             self.say("worker.error", worker, f"{worker.id} raised {fault.error}; it tries once more")
         else:  # another worker computes the same: if it raises there too, it is the user's
             self._remove(worker, f"raised {fault.error} ({where})")
+
+    def disagreed(self, found: Disagreement) -> None:
+        """Owner and buddy of some state differ, as a member reports; the others report the same."""
+        if self.progress.distrusted:
+            return
+        self.progress.distrusted = True
+        text, data = self.suspicion.judge(found, {w.id: w.node for w in self.roster.workers.values()})
+        self._out.append(m.Say("corruption", text, data))
+        if self.suspicion.hopeless:
+            self.verdict = self.verdict or ("infrastructure", f"{text}; it was tried again in vain")
+        for worker in (self.roster.workers[w] for w in data["removed"]):
+            if worker.state is State.ACTIVE:
+                self._remove(worker, "its state differs from that of its peers")
 
     def _remove(self, worker: Worker, why: str, vanished: bool = False) -> None:
         """A worker is gone for us. Its whole group leaves with it, and is ended for certain."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from elastrain.trainers import collectives, restore, step
+from elastrain.trainers import collectives, digests, restore, step
 from elastrain.trainers.balance import Balance
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
@@ -44,6 +44,7 @@ class Generation:
     done: Sequence[Sequence[int]]  # gradients that members kept from a generation that broke
     log: int = 0  # commands up to this number take effect at this boundary
     handled: int = 0
+    compared: int = -1  # step
     snapshots: set[int] = field(default_factory=set)  # steps
 
     @property
@@ -58,6 +59,7 @@ class Trainer:
         self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots
     ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
+        self.agreed = -1  # step at which owners and buddies had the same bits for the last time
 
     def facts(self) -> Json:
         """What the coordinator wants to know of the job before it begins."""
@@ -93,6 +95,10 @@ class Trainer:
         except restore.BadCheckpoint as error:
             self.session.send("bad_checkpoint", step=error.step, file=error.file, why=error.why)
             return self.replica.report(opening.generation, "broken", str(error))
+        except digests.Corrupt as error:
+            self.replica.forget()
+            corrupt = self.replica.report(opening.generation, "corrupt", str(error))
+            return replace(corrupt, corrupt=error.found)
         except UserFault as error:
             return replace(self.replica.report(opening.generation, "fault"), fault=error.fault)
         except Dismissed:
@@ -124,6 +130,7 @@ class Trainer:
         )
         if opening.restore is not None:
             restore.load(self.replica, self.session.storage, opening.restore, ownership, rank)
+            self.agreed = self.replica.step
             group.barrier()
         else:
             hand_over(self.replica, opening, group, ownership)
@@ -198,6 +205,8 @@ class Trainer:
         if generation.opening.hold:
             self._snapshot(generation, again=False)
             self._idle(generation)
+        if replica.step % digests.EVERY == 0 or self._checkpoint_due(last):
+            self._compare(generation)
         if self._evaluation_due(last):
             self._evaluate(generation)
             kinds |= self._commands(generation)
@@ -207,6 +216,14 @@ class Trainer:
             self._snapshot(generation, again="checkpoint" in kinds)
         if last or "finish" in kinds:
             self._idle(generation)
+
+    def _compare(self, generation: Generation) -> None:
+        """Have owners and buddies the same bits? Asked once at a boundary."""
+        if generation.compared != self.replica.step and generation.group.world > 1:
+            generation.compared = self.replica.step
+            workers = generation.opening.workers
+            digests.compare(self.replica, generation.group, generation.ownership, workers, self.agreed)
+            self.agreed = self.replica.step
 
     def _commands(self, generation: Generation) -> set[str]:
         """The kinds of commands that take effect now: those whose number the last commit carried."""
@@ -249,6 +266,7 @@ class Trainer:
         at = self.replica.step
         if at <= generation.opening.saved_step or (at in generation.snapshots and not again):
             return
+        self._compare(generation)  # what is in a checkpoint was the same twice
         generation.snapshots.add(at)
         self.snapshots.take(self.replica, generation.ownership, generation.group.rank, generation.number)
 

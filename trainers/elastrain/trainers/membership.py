@@ -106,7 +106,7 @@ class Machine:
                 self.fleet.warm(worker)
             case m.StartFailed(_, fault):
                 self.fleet.raised(worker, fault)
-            case m.Reported(_, report) if report.generation == self.generation.number:
+            case m.Reported(_, report) if report.generation == self.generation.number and not worker.report:
                 self._reported(worker, report)
             case m.Waits() | m.Committed() | m.Sealed() | m.Idle():
                 if event.generation == self.generation.number:
@@ -205,8 +205,6 @@ class Machine:
 
     def _reported(self, worker: Worker, report: Report) -> None:
         generation = self.generation
-        if worker.report is not None:
-            return
         worker.report = report
         if self.phase is not Phase.COLLECTING:
             self.phase = Phase.COLLECTING
@@ -215,7 +213,9 @@ class Machine:
         if report.fault is not None:
             rank, alone = generation.members.index(worker), len(generation.survivors) == 1
             self.fleet.raised(worker, report.fault, rank, alone=alone)
-        elif report.why == "broken":
+        elif report.corrupt is not None:
+            self.fleet.disagreed(report.corrupt)
+        if report.why in ("broken", "corrupt"):
             self._out += generation.halt(f"{worker.id}: {report.detail}")
 
     def _halt(self, why: str) -> None:

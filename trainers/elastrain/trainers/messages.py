@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from elastrain.trainers.suspicion import Disagreement
+
 Json = dict[str, Any]
 Range = tuple[int, int]  # [start, stop) in blocks
 Ending = Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
@@ -36,7 +38,7 @@ class Report:
     """What a member holds when its generation is over. All of it is at `step`."""
 
     generation: int
-    why: Literal["boundary", "halted", "broken", "fault"]
+    why: Literal["boundary", "halted", "broken", "fault", "corrupt"]
     step: int  # steps committed and applied here
     cursor: Json | None = None  # replicated state at `step`; None: nothing is held
     record: Json | None = None  # the commit record that led to `step`
@@ -45,6 +47,7 @@ class Report:
     done: tuple[int, ...] = ()  # microbatches of `step` whose gradients are here
     fault: Fault | None = None
     detail: str = ""
+    corrupt: Disagreement | None = None
 
 
 # ---- events ------------------------------------------------------------------------------------

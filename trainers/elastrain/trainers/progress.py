@@ -21,6 +21,7 @@ class Progress:
     blocks: int = 0  # size of the model
     saved_step: int | None = None
     checkpoint_wanted: int | None = None  # of this step or a later one
+    distrusted: bool = False  # copies of some state differ: what is in memory is not gone on with
 
     def accept(self, step: int, record: Json, cursor: Json | None = None) -> m.Accept | None:
         """cursor: at `step`, for the case that records before this one were never heard."""
@@ -36,9 +37,11 @@ class Progress:
         self.step, self.record, self.saved_step = step, None, step or None
         if self.checkpoint_wanted is not None:
             self.checkpoint_wanted = min(self.checkpoint_wanted, step)
+        lost_or_not = "were lost together" if not self.distrusted else "did not agree"
+        self.distrusted = False
         if not self.begun or step >= lost:
             return None
-        text = f"owner and buddy of some state were lost together: back from step {lost} to {step}"
+        text = f"owner and buddy of some state {lost_or_not}: back from step {lost} to {step}"
         return m.Say("rollback", text, {"from": lost, "to": step})
 
     def saved(self, step: int) -> None:
@@ -80,7 +83,7 @@ class Progress:
 
     def opening(self, members: Sequence[Worker]) -> m.Open:
         """Where the next generation begins. Its number and members are for the caller to fill in."""
-        if self.covered(self.holders(members)):
+        if self.covered(self.holders(members)) and not self.distrusted:
             reports = {w.id: w.report for w in members if w.report is not None}
             return resume_point(reports, self.step, self.record)
         return m.Open(0, (), self.step, restore=True)  # nothing in memory can continue the job

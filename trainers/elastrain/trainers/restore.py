@@ -69,6 +69,7 @@ def _fetch(storage: Storage, prefix: str, file: Json, step: int) -> bytes:
 
 
 def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None:
+    replica.model.params.zero_()  # between the parameters too, where a bit may have flipped
     for name, value in replica.model.values():
         if name not in tensors or tensors[name].shape != value.shape:
             raise BadCheckpoint(
