@@ -42,7 +42,7 @@ simulate: $(dev_stamp)
 	cd tests && $(abspath $(bin))/python -m trainers.simulation --runs $(RUNS)
 
 QUICK ?= --quick
-BENCHES := steady
+BENCHES := steady recovery goodput memory
 bench: $(bench_stamp)
 	@for name in $(BENCHES); do echo "== $$name"; $(bin)/python bench/$$name.py $(QUICK) || true; done
 

@@ -4,7 +4,7 @@
 
 Two workers, a checkpoint every 10 steps. A kill comes five steps after one and a third of a step after a
 commit, of each rank in turn. The pause lasts from the kill to the next committed step by anyone. What a
-survivor needs to compute the dead one's share is measured by itself: forward and backward of one, alone.
+survivor needs to compute the dead one's share is measured by itself: its forward and backward, alone.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """The driver of one Ray Train run, on a Ray of its own on the loopback: TorchTrainer.fit() with DDP.
 
+python on_ray.py FOLDER      FOLDER is for Ray's own files
+
 setting: workers, ckpt_every, elastic (one node per worker; a file `grow` in the run's folder adds a node).
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from rig.events import RUN, Events, Setting
+from rig.events import Events, Setting
 
 
 def train(config: dict[str, Any]) -> None:
@@ -66,13 +68,11 @@ def main() -> None:
 
     import ray
 
-    # Ray puts sockets there, and a socket's path must be short.
-    temporary = Path(tempfile.gettempdir(), f"r{os.environ[RUN][-8:]}")
-    cluster = None
+    temporary, cluster = sys.argv[1], None
     if setting.elastic:
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": str(temporary)}
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": temporary}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(setting.workers - 1):
             cluster.add_node(num_cpus=1)
@@ -82,7 +82,7 @@ def main() -> None:
             address="local",
             num_cpus=setting.workers,
             include_dashboard=False,
-            _temp_dir=str(temporary),
+            _temp_dir=temporary,
             logging_level="WARNING",
         )
     scaling: dict[str, Any] = {"num_workers": setting.workers}

@@ -1,7 +1,8 @@
 """The driver of one elastrain attempt: the real engine, its workers as local processes or on a Ray head.
 
-setting: workers, ckpt_every (0: never), microbatch, spares, spec (more fields of the job spec), ray (None, or
-the head's environment and address). Orders come as lines of `{run}/orders`: "scale N", "decoy".
+setting: workers, ckpt_every (0: never), microbatch, spares, spec (more fields of the job spec), ray (whether
+on a Ray head of its own, as `elastrain up` starts it). Orders come as lines of `{run}/orders`: "scale N",
+"decoy".
 
 A step counts as committed when the driver has accepted it, which is later than when a worker has it.
 """
@@ -12,6 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from elastrain.trainers.attempt import Attempt
@@ -59,13 +61,12 @@ class Driver:
         )
 
     def _launcher(self) -> Launcher:
-        if self.setting.ray is None:
+        if not self.setting.ray:
             return LocalLauncher(self.setting.folder / "logs")
-        import ray
-        from elastrain.trainers import ray_launcher
+        start_ray(self.setting.folder / "home")
+        from elastrain.trainers.ray_launcher import RayLauncher
 
-        ray.init(self.setting.ray["address"], log_to_driver=False)
-        return ray_launcher.RayLauncher(
+        return RayLauncher(
             "bench",
             1,
             resources={"CPU": 1},
@@ -110,6 +111,25 @@ class Driver:
             done = len(lines)
 
 
+def start_ray(folder: Path) -> None:
+    """A head for this run alone. It carries the run's mark, by which it is ended."""
+    from elastrain.service.up_home import Home
+    from elastrain.service.up_ray import RayHead
+
+    home = Home(folder)
+    head = RayHead(home, cpus=4)
+    head.start()
+    while not head.ready():
+        if not head.alive:
+            raise SystemExit(head.why())
+        time.sleep(0.2)
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home.ray_token_file)}
+    os.environ.update({**token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+    import ray
+
+    ray.init(f"127.0.0.1:{head.ports.gcs}", log_to_driver=False)
+
+
 def start_aside(what: Callable[[], None]) -> None:
     """A process started in the way of the local launcher's workers, that is none of them."""
     from elastrain.trainers import local_launcher
@@ -120,13 +140,14 @@ def start_aside(what: Callable[[], None]) -> None:
 def decoy() -> None:
     """All that a worker does until it is warm, and then nothing: what a start costs, by itself."""
     log = Events("decoy")
-    began = time.process_time()
     from elastrain.trainers.flat import FlatModel
     from elastrain.trainers.replica import Replica, make_module
     from elastrain.trainers.samples import SampleReader
     from elastrain.trainers.task import load_task
     from elastrain.trainers.worker import keep_memory, set_numerics
+    from rig.run import anonymous_mb
 
+    log("imported", anonymous_mb=anonymous_mb("self"))
     spec = job_spec(Setting().values)
     set_numerics(spec)
     keep_memory()
@@ -134,15 +155,12 @@ def decoy() -> None:
     model = FlatModel(make_module(task, spec.seed))
     reader = SampleReader(task, spec.seed)
     Replica(spec, task, model, reader.size("train"), reader.size("val"))
-    log("decoy", cpu_s=round(time.process_time() - began, 3))
+    log("decoy", cpu_s=round(time.process_time(), 3))
     os._exit(0)
 
 
 def main() -> None:
-    setting = Setting()
-    if setting.ray is not None:
-        os.environ.update(setting.ray["env"])
-    asyncio.run(Driver(setting).run())
+    asyncio.run(Driver(Setting()).run())
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ class Run:
         self.reader = Reader(self.folder)
         self.events = self.reader.events
         self.closing: list[Callable[[], Any]] = []
+        self.litter: list[Path] = []  # folders elsewhere that go with the run
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failed = ""
         self._window: tuple[float, float, float] | None = None
@@ -122,7 +123,8 @@ class Run:
             if not pids:
                 break
             time.sleep(0.1)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in (self.folder, *self.litter):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def tail(self, lines: int = 15, newest: int = 4) -> str:
         """The last lines of the files that were written last."""
@@ -192,6 +194,14 @@ def cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / TICK
+
+
+def anonymous_mb(pid: int | str) -> float:
+    """Memory that a process has for itself: what it allocated, without the files (libraries) that it maps."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1e3 * 1.024
+    return 0.0
 
 
 def _busy_s() -> float:

@@ -10,12 +10,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from peers.ft import LIGHTHOUSE
-from rig.run import Run
+from rig.run import BENCH, Run
 
 
 class System(Protocol):
@@ -30,6 +32,9 @@ class System(Protocol):
     def workers(self, run: Run) -> list[int]:
         """Pids of the workers that live, in the order of their ranks."""
 
+    def decoy(self, run: Run) -> None:
+        """Start one more process in the way of its workers, that builds what they build, and ends."""
+
 
 class Grows(System, Protocol):
     """A system that takes in one more worker while it trains."""
@@ -42,6 +47,10 @@ def _by_name(run: Run) -> list[int]:
     live = set(run.pids())
     found = {e["who"]: e["pid"] for e in run.events("ready") if e["pid"] in live}
     return [found[name] for name in sorted(found)]
+
+
+def _decoy(run: Run) -> None:
+    run.python("decoy.py")
 
 
 def free_port() -> int:
@@ -63,6 +72,7 @@ class Limit:
             run.python("limit.py", rank, run.setting.get("of", count))
 
     workers = staticmethod(_by_name)
+    decoy = staticmethod(_decoy)
 
 
 @dataclass
@@ -86,6 +96,7 @@ class Torchrun:
         )
 
     workers = staticmethod(_by_name)
+    decoy = staticmethod(_decoy)
 
 
 @dataclass
@@ -116,6 +127,7 @@ class TorchrunElastic:
         )
 
     workers = staticmethod(_by_name)
+    decoy = staticmethod(_decoy)
 
 
 class Torchft:
@@ -160,6 +172,7 @@ class Torchft:
                     self._begin(run, number)
 
     workers = staticmethod(_by_name)
+    decoy = staticmethod(_decoy)
 
 
 class RayTrain:
@@ -171,9 +184,13 @@ class RayTrain:
         self.setting: dict[str, Any] = {"elastic": False}
 
     def start(self, run: Run) -> None:
-        run.python("on_ray.py", RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1", RAY_AUTH_MODE="disabled")
+        temporary = Path(tempfile.mkdtemp(prefix="r-"))  # short: Ray puts its sockets there
+        run.litter.append(temporary)
+        environment = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_AUTH_MODE": "disabled"}
+        run.python("on_ray.py", temporary, **environment)
 
     workers = staticmethod(_by_name)
+    decoy = staticmethod(_decoy)
 
 
 class RayTrainElastic(RayTrain):
@@ -189,15 +206,17 @@ class RayTrainElastic(RayTrain):
 
 
 class Ours:
-    """elastrain's engine: an attempt in a driver process, workers as local processes."""
+    """elastrain's engine: an attempt in a driver process, workers as local processes or on a Ray head."""
 
-    DEFAULT: ClassVar[dict[str, Any]] = {"microbatch": 6, "spares": 0, "spec": {}, "ray": None}
+    DEFAULT: ClassVar[dict[str, Any]] = {"microbatch": 6, "spares": 0, "spec": {}, "ray": False}
 
     def __init__(self, name: str = "elastrain", **setting: Any) -> None:
         self.name, self.setting = name, {**self.DEFAULT, **setting}
 
     def start(self, run: Run) -> None:
         run.python("ours.py")
+        if self.setting["ray"]:
+            run.closing.append(lambda: run.litter.extend(_ray_folder(run)))
 
     def grow(self, run: Run) -> None:
         self.scale(run, run.setting["workers"] + 1)
@@ -209,10 +228,18 @@ class Ours:
         with (run.folder / "orders").open("a") as file:
             file.write(order + "\n")
 
+    def decoy(self, run: Run) -> None:
+        self.order(run, "decoy")
+
     def workers(self, run: Run) -> list[int]:
         newest = {e["worker"]: e for e in run.events("worker")}
         active = [e for e in newest.values() if e["state"] == "active" and e["rank"] is not None]
         return [e["worker_pid"] for e in sorted(active, key=lambda e: e["rank"])]
+
+
+def _ray_folder(run: Run) -> list[Path]:
+    record = run.folder / "home" / "ray.json"
+    return [Path(json.loads(record.read_text())["temp_dir"])] if record.exists() else []
 
 
 def knows(system: Ours) -> str | None:
@@ -230,7 +257,5 @@ def knows(system: Ours) -> str | None:
     return asked.stderr.strip().splitlines()[-1] if asked.returncode else None
 
 
-def _peer(script: str) -> Any:
-    from rig.run import BENCH
-
+def _peer(script: str) -> Path:
     return BENCH / "peers" / script

@@ -1,0 +1,173 @@
+"""How much training is left when a worker is killed every 30 s, against an undisturbed run of the system.
+
+    python bench/goodput.py [--quick]
+
+Two workers, a checkpoint every 10 steps; replacements come by each system's own means. Goodput is the number
+of new steps in the time of the kills, over what the same run does undisturbed in that time, before and after.
+Starting a process takes CPU that training lacks on a small machine: a process that does the same work until
+it could train, and then ends, shows that part by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rig.analysis import Target, first_commits, median, median_ratio, new_steps, ratio
+from rig.report import bars, finish, table
+from rig.rounds import Case, Measure, Results, Row, measure, options
+from rig.run import Run, now
+from rig.systems import Ours, RayTrain, System, Torchft, Torchrun, knows
+
+WORKERS = 2
+SAVED = {"ckpt_every": 10}
+OURS, SPARELESS, ON_RAY = "elastrain", "elastrain, no spare", "elastrain on Ray"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """kills, one every `every_s`; `calm_s` of training before and after; then decoys, one every 5 s."""
+
+    kills: int
+    every_s: float
+    calm_s: float
+    decoys: int
+
+    @property
+    def limit_s(self) -> float:
+        return 180.0 + self.kills * self.every_s + 2 * self.calm_s + 5.0 * self.decoys
+
+
+LONG, QUICK = Schedule(4, 30.0, 30.0, 4), Schedule(2, 15.0, 12.0, 2)
+
+
+def main() -> int:
+    chosen = options(__doc__).parse_args()
+    plan = QUICK if chosen.quick else LONG
+    spare = Ours(spares=1)
+    if (why := knows(spare)) is not None:
+        print(f"# this version has no spares ({why[:100]} ...)")
+        spare = Ours()
+    systems: list[System] = [spare, Torchft(), Torchrun()]
+    if not chosen.quick:
+        systems += [Ours(SPARELESS), Ours(ON_RAY, ray=True), RayTrain()]
+    cases = [Case(system, disturbed(system, plan), SAVED, limit_s=plan.limit_s) for system in systems]
+    return report(measure(cases, chosen, 1 if chosen.quick else 2), chosen.out)
+
+
+def disturbed(system: System, plan: Schedule) -> Measure:
+    """Calm, kills, calm, decoys: all in one run."""
+
+    def look(run: Run) -> Row:
+        run.wait_step(8, WORKERS)
+        run.others()
+        before = pace(run, plan.calm_s)
+        start = now()
+        for number in range(plan.kills):
+            sleep_until(start + number * plan.every_s)
+            kill_one(run, system, number)
+        sleep_until(start + plan.kills * plan.every_s)
+        end = now()
+        run.wait(lambda: all_back(run, end), "commit with all workers")
+        after = pace(run, plan.calm_s)
+        calm = (before + after) / 2
+        row = {
+            "steps_per_s": calm,
+            "goodput": new_steps(run.commits(), start, end) / (calm * (end - start)),
+            "lost_s": lost(run, start, end, calm, plan.kills),
+            **aside(run, system, plan.decoys, after),
+        }
+        return {**row, "others": run.others()}
+
+    return look
+
+
+def all_back(run: Run, since: float) -> bool:
+    newest = run.commits()[-1]
+    return bool(newest["t"] > since and newest["world"] == WORKERS)
+
+
+def pace(run: Run, span_s: float) -> float:
+    """Steps per second over about `span_s` from now, from the first whole step to the last."""
+    start = now()
+    time.sleep(span_s)
+    times = {s: t for s, t in first_commits(run.commits()).items() if t >= start}
+    steps = sorted(times)
+    return (steps[-1] - steps[0]) / (times[steps[-1]] - times[steps[0]])
+
+
+def lost(run: Run, start: float, end: float, steps_per_s: float, times: int) -> float:
+    """Seconds of training that are missing, per time that something happened."""
+    return (end - start - new_steps(run.commits(), start, end) / steps_per_s) / times
+
+
+def kill_one(run: Run, system: System, number: int) -> None:
+    """A worker that takes part, of each rank in turn. A system that is still down is left alone."""
+    workers = system.workers(run)
+    if workers:
+        try:
+            run.kill(workers[number % len(workers)])
+        except ProcessLookupError:
+            print(f"# {run.name}: nobody there to kill", file=sys.stderr)
+
+
+def aside(run: Run, system: System, count: int, calm: float) -> Row:
+    """What starting processes costs, without a kill."""
+    start = now()
+    for number in range(count):
+        sleep_until(start + 5.0 * number)
+        system.decoy(run)
+    sleep_until(start + 5.0 * count)
+    run.wait(lambda: len(run.events("decoy")) >= count, "end of a start")
+    end = now()
+    starts = median(e["cpu_s"] for e in run.events("decoy"))
+    return {"start_cpu_s": starts, "start_lost_s": lost(run, start, end, calm, count)}
+
+
+def sleep_until(when: float) -> None:
+    time.sleep(max(0.0, when - now()))
+
+
+def report(results: Results, out: Path) -> int:
+    names = [name for name, rows in results.rows.items() if rows]
+
+    def middle(name: str, key: str) -> float | None:
+        return median(row.get(key) for row in results[name])
+
+    def against(peer: str) -> float | None:
+        return median_ratio(results[OURS], results[peer], "lost_s")
+
+    columns = {
+        "goodput": "goodput",
+        "lost per kill, s": "lost_s",
+        "a start alone costs, s": "start_lost_s",
+        "CPU of a start, s": "start_cpu_s",
+        "undisturbed steps/s": "steps_per_s",
+    }
+    print(table(["", *columns], [[name, *(middle(name, key) for key in columns.values())] for name in names]))
+    print(f"{os.cpu_count()} cores")
+    goodput = {name: middle(name, "goodput") for name in names}
+    title = "A worker killed again and again: training that is left"
+    bars(out / "goodput.svg", title, "of an undisturbed run", goodput)
+    figures = {
+        "goodput": goodput,
+        "lost_per_kill_s": {name: middle(name, "lost_s") for name in names},
+        "start_lost_s": {name: middle(name, "start_lost_s") for name in names},
+        "start_cpu_s": {name: middle(name, "start_cpu_s") for name in names},
+        "lost_against_torchft": against("torchft"),
+        "lost_against_torchrun": against("torchrun"),
+        "on_ray_against_ray_train": ratio(middle(ON_RAY, "lost_s"), middle("Ray Train", "lost_s")),
+    }
+    targets = [
+        Target("our goodput", goodput.get(OURS), 0.9, least=True),
+        Target("time that we lose per kill against torchft", figures["lost_against_torchft"], 0.5),
+        Target("time that we lose per kill against torchrun", figures["lost_against_torchrun"], 0.1),
+    ]
+    return finish(figures, targets, results.remarks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""How much memory a worker takes: ours with 1, 2 and 4 workers, beside the formula, DDP and ZeRO.
+
+    python bench/memory.py [--quick]
+
+Measured is the peak, over some ten steps, of what a worker's process allocated, less that of a process that
+has imported the same and built nothing. The formula, with P the size of the parameters (38.7 MB) and m the
+microbatches per worker:
+
+    parameters P + gradients P (1 + log2 m) + optimizer state 2 P min(1, 2 / workers)
+    + one bucket's partial sums (with peers)
+    + parameters and state 3 P / workers while a checkpoint is written
+
+Beside that, every worker has activations; they are what forward and backward alone take beyond 2 P.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rig.analysis import Target, median, ratio
+from rig.report import bars, finish, table
+from rig.rounds import Case, Measure, Results, Row, measure, options
+from rig.run import Run, anonymous_mb, now
+from rig.systems import Limit, Ours, System, Torchrun
+
+P = 9_671_808 * 4 / 1e6  # MB
+BUCKET = 4 * 1024 * 1024 * 4 / 1e6  # MB
+BATCH = 12
+LOOK_S = 0.003
+ALLOWED = 1.1  # of the formula and the activations
+ALONE, SAVING = "forward and backward", "elastrain, 2 workers, saving"
+
+
+def ours(workers: int) -> str:
+    return f"elastrain, {workers} worker{'s' if workers > 1 else ''}"
+
+
+def main() -> int:
+    chosen = options(__doc__).parse_args()
+    span_s = 6.0 if chosen.quick else 15.0
+    cases = [
+        _case(Limit(name=ALONE), span_s),
+        _case(Torchrun(name="DDP"), span_s),
+        _case(Torchrun(name="DDP with ZeRO", setting={"variant": "zero"}), span_s),
+        _case(Ours(SAVING), span_s, ckpt_every=8),
+    ]
+    for workers in (1, 2, 4):  # at least one microbatch each
+        system = Ours(ours(workers), microbatch=min(6, BATCH // workers))
+        cases.append(_case(system, span_s, workers=workers))
+    return report(measure(cases, _patient(chosen), 1), chosen.out)
+
+
+def _patient(chosen: argparse.Namespace) -> argparse.Namespace:
+    """Memory does not depend on who else computes here."""
+    chosen.calm = math.inf
+    return chosen
+
+
+def _case(system: System, span_s: float, **setting: Any) -> Case:
+    return Case(system, peak(system, span_s, setting.get("workers", 2)), setting)
+
+
+def peak(system: System, span_s: float, workers: int) -> Measure:
+    """The largest peak of any worker, over all of the run's steps after the first few."""
+
+    def look(run: Run) -> Row:
+        run.wait_step(5, workers)
+        pids = system.workers(run)
+        assert len(pids) == workers, f"{len(pids)} workers instead of {workers}"
+        seen = dict.fromkeys(pids, 0.0)
+        until = now() + span_s
+        while now() < until:
+            for pid in pids:
+                seen[pid] = max(seen[pid], anonymous_mb(pid))
+            time.sleep(LOOK_S)
+        system.decoy(run)
+        empty = run.wait(lambda: run.events("imported"), "process that only imported")[0]["anonymous_mb"]
+        return {"peak_mb": max(seen.values()) - empty, "imported_mb": empty, "others": 0.0}
+
+    return look
+
+
+def formula(workers: int, microbatch: int, saving: bool = False) -> float:
+    """MB per worker, as core design section 8 has it, for Adam."""
+    mine = BATCH // microbatch / workers
+    gradients = P * (1 + math.log2(mine))
+    state = 2 * P * min(1.0, 2 / workers)
+    partials = min(BUCKET, P) if workers > 1 else 0.0
+    snapshot = 3 * P / workers if saving else 0.0
+    return P + gradients + state + partials + snapshot
+
+
+def report(results: Results, out: Path) -> int:
+    names = [name for name, rows in results.rows.items() if rows]
+
+    def measured(name: str) -> float | None:
+        return median(row["peak_mb"] for row in results[name])
+
+    alone = measured(ALONE)
+    activations = alone - 2 * P if alone is not None else None
+    wanted = {ours(n): formula(n, min(6, BATCH // n)) for n in (1, 2, 4)}
+    wanted[SAVING] = formula(2, 6, saving=True)
+    # What these need by construction: DDP has a copy of the gradients in its buckets.
+    wanted |= {ALONE: 2 * P, "DDP": 5 * P, "DDP with ZeRO": 4 * P}
+
+    def whole(name: str) -> float | None:
+        return wanted[name] + activations if activations is not None else None
+
+    heads = ["MB per worker", "measured", "formula", "formula and activations", "measured / that"]
+    cells = [(n, measured(n), wanted[n], whole(n), ratio(measured(n), whole(n))) for n in names]
+    print(table(heads, cells))
+    bars(out / "memory.svg", "Memory per worker", "MB", {name: measured(name) for name in names})
+    against = {name: ratio(measured(name), whole(name)) for name in names}
+    figures = {
+        "measured_mb": {name: measured(name) for name in names},
+        "formula_mb": {name: wanted[name] for name in names},
+        "activations_mb": activations,
+        "against_formula": against,
+        "against_ddp": ratio(measured(ours(2)), measured("DDP")),
+        "against_zero": ratio(measured(ours(2)), measured("DDP with ZeRO")),
+    }
+    ours_all = [*(ours(n) for n in (1, 2, 4)), SAVING]
+    targets = [
+        Target(f"memory of {n} against the formula and the activations", against.get(n), ALLOWED)
+        for n in ours_all
+    ]
+    return finish(figures, targets, results.remarks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
