@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Chaos(Run):
 
     seed: int = 0
     seconds: float | None = None
-    heartbeat_s: float = 1.0
+    heartbeat_s: float | None = 1.0
     counts: Counter[str] = field(default_factory=Counter)
     records: list[Json] = field(default_factory=list)
 
@@ -99,9 +99,6 @@ class Chaos(Run):
     def _listen(self) -> None:
         """See every accepted record."""
         self.accepted, self.deadly = 0, Counter[int]()
-        policy = replace(self.attempt.machine.policy, heartbeat_s=self.heartbeat_s)
-        self.attempt.machine.fleet.policy = policy
-        self.attempt.coordinator.welcome["beat_s"] = policy.heartbeat_s / 4
         inner = self.attempt.tally.accepted
 
         def accepted(record: Json, *more: Any) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class Run:
     wrap_storage: Callable[[Any], Any] = lambda storage: storage
     launch: Callable[[Path], LocalLauncher] = RoughLauncher
     host: str = "127.0.0.1"
+    heartbeat_s: float | None = None  # default: the policy's
 
     def go(self, timeout_s: float = 120.0) -> Run:
         self.outcome = asyncio.run(self._within(timeout_s))
@@ -117,6 +118,10 @@ class Run:
             host=self.host,
             workers=self.workers,
         )
+        if self.heartbeat_s is not None:
+            machine = self.attempt.machine
+            machine.fleet.policy = replace(machine.policy, heartbeat_s=self.heartbeat_s)
+            self.attempt.coordinator.welcome["beat_s"] = self.heartbeat_s / 4
         return await self.attempt.run()
 
     def _take(self, fact: dict[str, Any]) -> None:
@@ -133,6 +138,9 @@ class Run:
     def soon(self, fault: Fault) -> None:
         """Outside of the machine's own turn."""
         asyncio.get_running_loop().call_soon(fault, self)
+
+    def later(self, after_s: float, fault: Fault) -> None:
+        asyncio.get_running_loop().call_later(after_s, fault, self)
 
     # ---- what can be seen -------------------------------------------------------------------
 
