@@ -150,17 +150,19 @@ def test_a_line_that_was_cut_in_one_direction_is_as_good_as_none(
 def test_one_slow_line_changed_no_bit_and_cost_no_worker(
     tmp_path: Path, network: Network, undisturbed: Run
 ) -> None:
-    slow = apart(
-        network, tmp_path, 3, (25, lambda run: network.slow(run.active()[1], rate="20mbit", delay_ms=50))
-    )
+    def narrow(run: Run) -> None:
+        network.slow(run.active()[1], rate="20mbit", delay_ms=50)
+
+    slow = apart(network, tmp_path, 3, (25, narrow)).go()
     check(slow, undisturbed)
     assert not slow.events("worker.lost")
     assert slow.steps() == list(range(1, 41))
 
 
+@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="nobody acts on a collective that stalls yet")
 def test_two_workers_that_cannot_reach_each_other_do_not_hang_the_job(
     tmp_path: Path, network: Network, undisturbed: Run
 ) -> None:
-    parted = apart(network, tmp_path, 3, (10, cut(network, 1, 2))).go()
+    parted = apart(network, tmp_path, 3, (10, cut(network, 1, 2))).go(timeout_s=30)
     check(parted, undisturbed)
     assert parted.steps() == list(range(1, 41))
