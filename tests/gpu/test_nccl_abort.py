@@ -34,7 +34,7 @@ def check():
     if since and time.monotonic() - since[0] > 2.0:
         raise Halted("the coordinator has seen the death")
 
-group = build("127.0.0.1", {"host": "127.0.0.1", "port": port}, 1, rank, 2, check, lambda: None, device)
+group = build("127.0.0.1", {"host": "127.0.0.1", "port": port}, 1, rank, 2, check, lambda _: None, device)
 mine = torch.full((1 << 20,), float(rank + 1), device=device)
 sends, sizes = [None, None], [0, 0]
 sends[1 - rank], sizes[1 - rank] = mine, 1 << 20

@@ -25,7 +25,7 @@ class Stage:
         self.log: list[m.Action] = []
         self.feed(m.Tick(0.0))
 
-    def feed(self, *events: m.Event) -> None:
+    def feed(self, *events: m.Event) -> Stage:
         for event in events:
             for action in self.machine.handle(event):
                 self.out.append(action)
@@ -34,6 +34,7 @@ class Stage:
                     self.end = action
                 if isinstance(action, m.Open) and action.restore:
                     self.feed(m.Restored(self.saved))
+        return self
 
     def news(self, kind: type[A]) -> list[A]:
         """Orders of this kind since the last time that orders of any kind were asked for."""

@@ -85,7 +85,7 @@ def coordinator() -> Any:
 
 
 def nccl(pg: FakeNccl, coordinator: Coordinator) -> Nccl:
-    patience = Patience(coordinator.check, lambda: None)
+    patience = Patience(coordinator.check, lambda _: None)
     return Nccl(
         pg, patience, torch.device("cpu"), mark=lambda: FakeWork(pg) if not pg.works else pg.works[-1]
     )
@@ -223,7 +223,7 @@ def test_a_gloo_operation_that_is_left_is_kept_with_its_memory() -> None:
     work, memory = FakeWork(group), (torch.zeros(2),)
     coordinator.halted.set()
     with pytest.raises(Halted):
-        Gloo(group, Patience(coordinator.check, lambda: None)).join(work, memory)
+        Gloo(group, Patience(coordinator.check, lambda _: None)).join(work, memory)
     assert (work, memory) in transports.unfinished
 
 
@@ -242,5 +242,8 @@ def test_the_memory_of_an_abandoned_operation_is_given_back_once_it_has_ended(
 
 def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "WAITS_S", 0.0)
-    said: list[str] = []
-    Patience(lambda: None, lambda: said.append("waits")).until(lambda: len(said) >= 3)
+    said: list[int] = []
+    patience = Patience(lambda: None, said.append)
+    patience.until(lambda: len(said) >= 3)
+    patience.until(lambda: len(said) >= 4)
+    assert said == [0, 0, 0, 1], "with how much got through"

@@ -203,6 +203,10 @@ class Attempt:
             case m.Command(number, kind):
                 members = self.machine.members
                 self.coordinator.tell(members, {"kind": "command", "number": number, "command": kind})
+            case m.Probe(generation, workers):
+                self.coordinator.tell(workers, {"kind": "probe", "generation": generation})
+            case m.Dump(worker):
+                self.coordinator.tell([worker], {"kind": "dump"})
             case m.Dismiss(workers, why):
                 self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
             case m.Open(generation, members):

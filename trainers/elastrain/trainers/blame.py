@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from elastrain.trainers.messages import Fault
 
 VANISHED_LIMIT = 3  # generations
+HUNG_LIMIT = 3  # workers
 
 
 @dataclass
 class Blame:
     seen: dict[tuple[str, int | None, int | None], list[str]] = field(default_factory=dict)
     vanished_step: int | None = None
+    hung_in: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # (step, microbatch) -> workers
     vanished: dict[int, tuple[str, int]] = field(default_factory=dict)  # generation -> (worker, microbatch)
 
     def raised(self, worker: str, fault: Fault, alone: bool) -> bool:
@@ -51,4 +53,20 @@ class Blame:
             f"worker processes vanished {len(found)} times in a row at step {where}, "
             "without a Python exception. A batch that needs too much memory, or a crash in native code, "
             "looks like this. Look at the last lines of their logs."
+        )
+
+    def hung(self, worker: str, began: tuple[int, int], seconds: float) -> str | None:
+        """Note a worker that was removed since it said nothing more. A text: it happened too often there.
+
+        began: (step, microbatch) that it had announced.
+        """
+        workers = self.hung_in.setdefault(began, [])
+        workers.append(worker)
+        if len(workers) < HUNG_LIMIT:
+            return None
+        step, microbatch = began
+        return (
+            f"microbatch {microbatch} of step {step} was not done within {seconds:.0f} s on "
+            f"{len(workers)} workers ({', '.join(workers)}). A deadlock in the Task, or in a library that it "
+            "calls, looks like this. Their logs show where each of them was."
         )

@@ -136,7 +136,7 @@ def build(
     rank: int,
     world: int,
     check: Callable[[], None],
-    waiting: Callable[[], None],
+    waiting: Callable[[int], None],
     device: torch.device = CPU,
 ) -> Group:
     """The group of a generation; returns when all members are there. Raises Broken or Halted.

@@ -121,7 +121,11 @@ def parse(worker: str, said: Json) -> Event | None:
         case "began":
             return m.Began(worker, said["step"], said["microbatch"])
         case "waits":
-            return m.Waits(worker, said["generation"])
+            return m.Waits(worker, said["generation"], said["finished"])
+        case "works":
+            return m.Works(worker)
+        case "probed":
+            return m.Probed(worker, said["generation"], tuple(said["unreachable"]))
         case "notice":
             return m.Notice(worker, said["grace_s"], said["why"])
         case "committed":

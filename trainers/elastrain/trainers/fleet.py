@@ -31,6 +31,10 @@ class Policy:
     wait_s: float = 60.0  # below min for so long: checkpoint and give up the attempt
     start_timeout_s: float = 300.0
     leave_s: float = 60.0  # a worker that was let go may finish its upload
+    stall_s: float = 300.0  # a member that says nothing for so long, while others wait, is stuck; at least
+    stall_steps: float = 10.0  # times the slowest committed step
+    link_s: float = 10.0  # everybody waits and nothing arrives: do they still reach each other?
+    hang_s: float = 60.0  # they do, and it goes on for so long: they meet once more
 
 
 AWAITED_SILENCE = 2  # heartbeats; a member that the others wait for
@@ -50,6 +54,9 @@ class Fleet:
         self.now = 0.0  # machine time, s
         self._clock: float | None = None
         self._out = out
+
+    def tell(self, action: Action) -> None:
+        self._out.append(action)
 
     def say(self, type_: str, worker: Worker, message: str, **data: object) -> None:
         """An event for people."""
@@ -127,24 +134,28 @@ class Fleet:
                 unborn = [w for w in self.roster.peers(group.id) if w.state is State.STARTING]
                 if unborn:
                     self._remove(unborn[0], f"not ready after {self.policy.start_timeout_s:.0f} s")
-        for worker in self._silent(awaited):
-            worker.connected = False
-            self._out.append(m.Fence(worker.id, f"silent for {self.now - worker.last_beat:.1f} s"))
-            self._remove(worker, "no heartbeat")
+        for worker in self.at_most_half(self._silent(awaited)):
+            silent_s = self.now - worker.last_beat
+            self.evict(worker, "no heartbeat", f"silent for {silent_s:.1f} s")
         self._balance()
 
     def _silent(self, awaited: bool) -> list[Worker]:
-        """Whom to remove: busy is not dead, so only members that others wait for, and who missed ten beats.
-        Never more than half of the members at once: then it is rather the driver that hears nothing."""
+        """Busy is not dead: only members that others wait for, and who missed ten beats."""
         beat = self.policy.heartbeat_s
         quiet = [w for w in self.roster.workers.values() if self.now - w.last_beat > AWAITED_SILENCE * beat]
-        active = sum(w.state is State.ACTIVE for w in self.roster.workers.values()) if quiet else 0
-        found: dict[str, Worker] = {}  # by group, which leaves as a whole
-        removed = 0
-        for worker in quiet:
-            beats = self._patience(worker, awaited)
-            if beats is None or self.now - worker.last_beat <= beats * beat:
-                continue
+        return [
+            worker
+            for worker in quiet
+            if (beats := self._patience(worker, awaited)) is not None
+            and self.now - worker.last_beat > beats * beat
+        ]
+
+    def at_most_half(self, workers: Iterable[Worker]) -> list[Worker]:
+        """Of those who are to be removed so many, in order, that half of the members stay, and one of each
+        group, which leaves as a whole. If it is more, then rather the driver hears nothing."""
+        found: dict[str, Worker] = {}  # by group
+        removed, active = 0, sum(w.state is State.ACTIVE for w in self.roster.workers.values())
+        for worker in workers:
             removes = sum(w.state is State.ACTIVE for w in self.roster.peers(worker.group))
             if worker.group not in found and (not found or removed + removes <= active // 2):
                 found[worker.group] = worker
@@ -159,6 +170,12 @@ class Fleet:
             return AWAITED_SILENCE
         # an import may hold up the beats for long, and has its own limit
         return self.policy.silence if worker.state is not State.STARTING else None
+
+    def evict(self, worker: Worker, cause: str, why: str | None = None) -> None:
+        """Remove a worker that is there. cause: for people; why: for the worker."""
+        worker.connected = False
+        self._out.append(m.Fence(worker.id, why or cause))
+        self._remove(worker, cause)
 
     # ---- going ------------------------------------------------------------------------------
 

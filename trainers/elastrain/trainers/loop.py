@@ -126,7 +126,7 @@ class Trainer:
             rank,
             ownership.world,
             lambda: self.session.check(opening.generation),
-            lambda: self.session.waits(opening.generation),
+            lambda finished: self.session.waits(opening.generation, finished),
         )
         if opening.restore is not None:
             restore.load(self.replica, self.session.storage, opening.restore, ownership, rank)

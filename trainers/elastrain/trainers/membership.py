@@ -30,9 +30,10 @@ from elastrain.trainers.leaving import Leavers, has_to_hold
 from elastrain.trainers.messages import Action, Event, Json, Report
 from elastrain.trainers.progress import Progress
 from elastrain.trainers.roster import State, Worker
+from elastrain.trainers.stall import Stall
 
 # Nothing follows from one of these alone. They come from every worker all the time, so they cost O(1).
-_NOTED = (m.Beat, m.Began, m.Waits, m.Committed)
+_NOTED = (m.Beat, m.Began, m.Waits, m.Works, m.Probed, m.Committed)
 
 
 class Machine:
@@ -42,7 +43,7 @@ class Machine:
         self._out: list[Action] = []
         self.progress = Progress()
         self.fleet = Fleet(policy, self.progress, self._out)
-        self.roster = self.fleet.roster
+        self.roster, self.stall = self.fleet.roster, Stall(self.fleet)
         self.phase = Phase.WAITING
         self.generation = Generation()
         self.log_number = 0
@@ -67,6 +68,8 @@ class Machine:
         match event:
             case m.Tick(now):
                 self.fleet.tick(now, awaited=self.generation.waits or self.phase is Phase.COLLECTING)
+                if why := self.stall.tick(self.generation, self.phase in (Phase.FORMING, Phase.STEADY)):
+                    self._halt(why)
             case m.Registered():
                 self.fleet.registered(event)
             case m.Closed(worker):
@@ -94,7 +97,7 @@ class Machine:
             case _:
                 known = self.roster.workers.get(event.worker)
                 if known is not None and known.counts:  # what a removed worker still says changes nothing
-                    known.last_beat = self.fleet.now
+                    self.stall.heard(known, event, self.generation.number)
                     self._heard(known, event)
 
     def _heard(self, worker: Worker, event: Event) -> None:
@@ -220,16 +223,14 @@ class Machine:
 
     def _halt(self, why: str) -> None:
         """The generation is over for everybody."""
-        self.cause = why
-        self.phase = Phase.COLLECTING
+        self.cause, self.phase = why, Phase.COLLECTING
         self.generation.collect()
         self._out += self.generation.halt(why)
 
     # ---- the next one begins ----------------------------------------------------------------
 
     def _try_open(self) -> None:
-        survivors = self.generation.survivors
-        proof = self.generation.proof
+        survivors, proof = self.generation.survivors, self.generation.proof
         if proof is not None and proof.record is not None:
             self._accept(proof.step, proof.record, proof.cursor)
         joiners = self.fleet.joiners() if self.finishing is None else []
@@ -282,8 +283,7 @@ class Machine:
         if self.phase is not Phase.ENDED:
             self.phase = Phase.ENDED
             present = tuple(w.id for w in self.roster.workers.values() if w.connected)
-            if present:
-                self._out.append(m.Dismiss(present, outcome))
+            self._out += [m.Dismiss(present, outcome)] if present else []
             if outcome in ("paused", "preempted") and not self.progress.all_saved:
                 lost = self.progress.restored(self.progress.saved_step or 0)
                 self._out += [lost] if lost is not None else []  # nobody was left to save the newest steps

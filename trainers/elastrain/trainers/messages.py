@@ -119,10 +119,27 @@ class Beat:
 
 @dataclass(frozen=True)
 class Waits:
-    """A member has waited for its peers in a collective for longer than a heartbeat."""
+    """A member waits for its peers in a collective, and says so every second."""
 
     worker: str
     generation: int
+    finished: int = 0  # operations that it has finished in this generation
+
+
+@dataclass(frozen=True)
+class Works:
+    """A member's training thread does something that takes long, and goes on."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What came of a Probe."""
+
+    worker: str
+    generation: int
+    unreachable: tuple[str, ...]  # members
 
 
 @dataclass(frozen=True)
@@ -191,6 +208,8 @@ Event = (
     | Beat
     | Waits
     | Notice
+    | Works
+    | Probed
     | Closed
     | GroupGone
     | Scale
@@ -267,6 +286,21 @@ class Accept:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Ask members which of the others they reach."""
+
+    generation: int
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Have a worker write into its log where it is."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class Dismiss:
     """Tell workers to end by themselves."""
 
@@ -293,4 +327,4 @@ class End:
     message: str | None = None
 
 
-Action = StartGroup | StopGroup | Fence | Halt | Open | Command | Accept | Dismiss | Say | End
+Action = StartGroup | StopGroup | Fence | Halt | Open | Command | Accept | Probe | Dump | Dismiss | Say | End

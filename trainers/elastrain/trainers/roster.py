@@ -28,6 +28,10 @@ class Worker:
     pid: int = 0
     connected: bool = False
     last_beat: float = 0.0  # machine time, s
+    spoke: float = 0.0  # machine time, s: when its training thread was heard last
+    waits_since: float | None = None  # machine time, s: its last word was that it waits, the first time then
+    waits_in: tuple[int, int] = (0, 0)  # (generation, operations that were finished)
+    warned: bool = False  # people were told that it says nothing
     idle: bool = False  # did everything that was due and waits to be ended
     began: tuple[int, int] | None = None  # (step, microbatch) it announced last
     report: Report | None = None

@@ -8,9 +8,12 @@ sends by itself.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
+import sys
 import threading
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -23,10 +26,12 @@ from elastrain.trainers.handover import Opening
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.lifeline import SILENCE_S, Lifeline, bound_sends
 from elastrain.trainers.messages import Fault, Json, Report
+from elastrain.trainers.reach import unreachable
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.storage import Storage
 
 CONNECT_S = 20.0
+WORKS_S = 1.0
 
 
 class Dismissed(Exception):
@@ -56,6 +61,8 @@ class Session:
         self._gone: str | None = None
         self._opening: Json | None = None
         self._log: list[tuple[int, str]] = []
+        self._peers: dict[str, Json] = {}  # worker -> address
+        self._worked_at = 0.0
         self._lifeline: Lifeline | None = None
 
     @property
@@ -99,8 +106,15 @@ class Session:
         """So that a microbatch that takes its process down can be named."""
         self.send("began", step=step, microbatch=microbatch)
 
-    def waits(self, generation: int) -> None:
-        self.send("waits", generation=generation)
+    def waits(self, generation: int, finished: int) -> None:
+        """For peers, in a collective; `finished` of them came to an end."""
+        self.send("waits", generation=generation, finished=finished)
+
+    def works(self) -> None:
+        """Something takes long and goes on; said once a second at most."""
+        if time.monotonic() - self._worked_at > WORKS_S:
+            self._worked_at = time.monotonic()
+            self.send("works")
 
     def notice(self, grace_s: float, why: str) -> None:
         """Somebody is going to end this process."""
@@ -185,12 +199,22 @@ class Session:
         match message["kind"]:
             case "open":
                 self._opening, self._log = message, []
+                self._peers = {member["worker"]: member["address"] for member in message["members"]}
             case "halt":
                 self._halted = max(self._halted, message["generation"])
             case "command":
                 self._log.append((message["number"], message["command"]))
+            case "probe":
+                threading.Thread(target=self._probe, args=(message["generation"],), daemon=True).start()
+            case "dump":
+                faulthandler.dump_traceback(sys.stderr)
             case "dismiss":
                 self._gone = message["why"]
+
+    def _probe(self, generation: int) -> None:
+        peers = {w: address for w, address in self._peers.items() if w != self.worker}
+        with contextlib.suppress(Dismissed):
+            self.send("probed", generation=generation, unreachable=unreachable(peers))
 
     def _beat(self, every_s: float) -> None:
         with contextlib.suppress(Dismissed):

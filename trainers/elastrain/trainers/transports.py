@@ -43,9 +43,11 @@ class Halted(Exception):
 class Patience:
     """How a member waits: looking again and again whether its generation is still on, and saying so."""
 
-    def __init__(self, check: Callable[[], None], waiting: Callable[[], None]) -> None:
-        """check: raises Halted. waiting: called now and then while waiting for peers."""
+    def __init__(self, check: Callable[[], None], waiting: Callable[[int], None]) -> None:
+        """check: raises Halted. waiting: called now and then while waiting for peers, with the number of
+        waits that came to an end."""
         self.check, self._waiting = check, waiting
+        self._finished = 0
 
     def until(self, ready: Callable[[], bool], pause_s: float = 50e-6) -> None:
         """Return when it is. Raises Halted, and whatever else `check` and `ready` raise."""
@@ -53,10 +55,11 @@ class Patience:
         while not ready():
             self.check()
             if time.monotonic() - since > WAITS_S:
-                self._waiting()
+                self._waiting(self._finished)
                 since = time.monotonic()
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, 1e-3)
+        self._finished += 1
 
 
 class Work(Protocol):
