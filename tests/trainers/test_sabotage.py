@@ -18,7 +18,7 @@ from elastrain.trainers.fleet import Fleet
 from elastrain.trainers.generation import Generation
 from elastrain.trainers.membership import Machine
 from elastrain.trainers.progress import Progress
-from elastrain.trainers.roster import State, Worker
+from elastrain.trainers.roster import Worker
 from trainers import ledger, simulated_world
 from trainers.simulated_copy import Copy, blocks_in
 from trainers.simulated_worker import SimulatedWorker
