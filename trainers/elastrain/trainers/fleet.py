@@ -9,33 +9,16 @@ Who trains with whom is not decided here, but in membership.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.blame import Blame
 from elastrain.trainers.messages import Action, Blamed, Fault
+from elastrain.trainers.policy import Policy as Policy
 from elastrain.trainers.progress import Progress
 from elastrain.trainers.roster import Group, Notice, Roster, State, Worker
 from elastrain.trainers.starts import Starts
 from elastrain.trainers.suspicion import Disagreement, Suspicion
-
-
-@dataclass(frozen=True)
-class Policy:
-    min: int
-    target: int
-    per_group: int = 1
-    spares: int = 0  # workers that stand by, warm, beyond the target
-    heartbeat_s: float = 2.0
-    silence: int = 10  # heartbeats missed until a worker is removed though nobody waits for it
-    wait_s: float = 60.0  # below min for so long: checkpoint and give up the attempt
-    start_timeout_s: float = 300.0
-    leave_s: float = 60.0  # a worker that was let go may finish its upload
-    stall_s: float = 300.0  # a member that says nothing for so long, while others wait, is stuck; at least
-    stall_steps: float = 10.0  # times the slowest committed step
-    link_s: float = 10.0  # everybody waits and nothing arrives: do they still reach each other?
-    hang_s: float = 60.0  # they do, and it goes on for so long: they meet once more
-
 
 AWAITED_SILENCE = 2  # heartbeats; a member that the others wait for
 

@@ -7,47 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from elastrain.trainers.suspicion import Disagreement
+from elastrain.trainers.reports import Fault as Fault
+from elastrain.trainers.reports import Json as Json
+from elastrain.trainers.reports import Range as Range
+from elastrain.trainers.reports import Report as Report
 
-Json = dict[str, Any]
-Range = tuple[int, int]  # [start, stop) in blocks
 Ending = Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
 Blamed = Literal["user", "infrastructure", "service"]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """An exception that a worker caught. `phase` is where: start, compute, evaluate, checkpoint, verdict."""
-
-    phase: str
-    error: str  # "NameError: name 'x' is not defined"
-    traceback: str
-    step: int | None = None
-    microbatch: int | None = None
-    at_once: bool = False  # certainly the user's: ImportError, SyntaxError, refused input
-
-    @property
-    def place(self) -> tuple[str, int | None, int | None]:
-        return (self.phase, self.step, self.microbatch)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a member holds when its generation is over. All of it is at `step`."""
-
-    generation: int
-    why: Literal["boundary", "halted", "broken", "fault", "corrupt"]
-    step: int  # steps committed and applied here
-    cursor: Json | None = None  # replicated state at `step`; None: nothing is held
-    record: Json | None = None  # the commit record that led to `step`
-    held: tuple[Range, ...] = ()  # blocks whose optimizer state is here
-    whole: bool = False  # every parameter is here, at `step`
-    done: tuple[int, ...] = ()  # microbatches of `step` whose gradients are here
-    fault: Fault | None = None
-    detail: str = ""
-    corrupt: Disagreement | None = None
 
 
 # ---- events ------------------------------------------------------------------------------------

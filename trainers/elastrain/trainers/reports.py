@@ -1,0 +1,44 @@
+"""What a worker holds, and what it caught: the two things that its words carry. Plain frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from elastrain.trainers.suspicion import Disagreement
+
+Json = dict[str, Any]
+Range = tuple[int, int]  # [start, stop) in blocks
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An exception that a worker caught. `phase` is where: start, compute, evaluate, checkpoint, verdict."""
+
+    phase: str
+    error: str  # "NameError: name 'x' is not defined"
+    traceback: str
+    step: int | None = None
+    microbatch: int | None = None
+    at_once: bool = False  # certainly the user's: ImportError, SyntaxError, refused input
+
+    @property
+    def place(self) -> tuple[str, int | None, int | None]:
+        return (self.phase, self.step, self.microbatch)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a member holds when its generation is over. All of it is at `step`."""
+
+    generation: int
+    why: Literal["boundary", "halted", "broken", "fault", "corrupt"]
+    step: int  # steps committed and applied here
+    cursor: Json | None = None  # replicated state at `step`; None: nothing is held
+    record: Json | None = None  # the commit record that led to `step`
+    held: tuple[Range, ...] = ()  # blocks whose optimizer state is here
+    whole: bool = False  # every parameter is here, at `step`
+    done: tuple[int, ...] = ()  # microbatches of `step` whose gradients are here
+    fault: Fault | None = None
+    detail: str = ""
+    corrupt: Disagreement | None = None
