@@ -141,10 +141,11 @@ def decoy() -> None:
     """All that a worker does until it is warm, and then nothing: what a start costs, by itself."""
     log = Events("decoy")
     from elastrain.trainers.flat import FlatModel
+    from elastrain.trainers.memory import keep_memory
     from elastrain.trainers.replica import Replica, make_module
     from elastrain.trainers.samples import SampleReader
     from elastrain.trainers.task import load_task
-    from elastrain.trainers.worker import keep_memory, set_numerics
+    from elastrain.trainers.worker import set_numerics
     from rig.run import anonymous_mb
 
     log("imported", anonymous_mb=anonymous_mb("self"))

@@ -40,7 +40,7 @@ class Snapshot:
     cursor: Json
     chunks: dict[Range, dict[str, Tensor]]  # owned chunk -> {"param", slots...}, (elements,) f32
     ranges: list[tuple[str, int, int]]  # parameter ranges of the part, in order
-    state: dict[str, Tensor]  # slot -> (sum of ranges,) f32
+    state: dict[str, list[Tensor]]  # slot -> the values of each range, f32
     block: int  # elements
     model: dict[str, Tensor] | None  # rank 0: every parameter and buffer by name
     parameters: list[str]  # rank 0: the names that are parameters
@@ -89,7 +89,7 @@ class Snapshots:
                 replica.cursor.to_json(),
                 chunks,
                 ranges,
-                {s: torch.cat(p) for s, p in pieces.items() if p},
+                {s: p for s, p in pieces.items() if p},
                 space.block,
                 model,
                 [n for n, _ in replica.model.values()],
@@ -119,7 +119,8 @@ class Snapshots:
         name = f"part-{self.attempt}-{snapshot.generation}-{snapshot.rank}-{secrets.token_hex(4)}.safetensors"
         part = None
         if snapshot.state:
-            part = self._put(snapshot.step, name, save(snapshot.state), exact=True)
+            state = {slot: torch.cat(values) for slot, values in snapshot.state.items()}
+            part = self._put(snapshot.step, name, save(state), exact=True)
             part["ranges"] = snapshot.ranges
         whole = None
         if snapshot.model is not None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from elastrain.trainers.memory import blank
 from elastrain.trainers.transports import (
     Broken,
     Gloo,
@@ -86,7 +87,7 @@ class Group:
         came = [int(n) for n in sizes]
         parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
         source = joined(parts)
-        target = torch.empty(sum(came), dtype=dtype, device=data.device)
+        target = blank(sum(came), dtype, data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
 
         def finish() -> list[Tensor]:

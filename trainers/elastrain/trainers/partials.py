@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.chunks import Filling, FlatSpace, Piece
+from elastrain.trainers.memory import blank
 from elastrain.trainers.tree import Climber, Node, ascent
 
 
@@ -51,7 +52,7 @@ class Addend:
     ) -> None:
         self.sums, self.early, self.passed_on = sums, early, passed_on
         self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count)
-        self.vector = torch.empty(sums.space.size)
+        self.vector = blank(sums.space.size, torch.float32)
         at = 0
         for piece in sums.space.pieces:  # the gaps between parameters
             self.vector[at : piece.start].zero_()

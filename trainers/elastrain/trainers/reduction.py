@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership, intersect
 from elastrain.trainers.collectives import Broken, Group, Halted
+from elastrain.trainers.memory import blank
 from elastrain.trainers.messages import Range
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.replica import Replica
@@ -36,6 +37,7 @@ class Reduction:
         self.covers = [cover(h, self.partial.count) for h in has]
         self.buckets = ownership.space.buckets()
         self.norms: list[float] = []  # squared, fp64, per owned block
+        self._wide = blank(ownership.space.block, torch.float64)
         self._final: set[int] = set()
         self._arrivals: list[Callable[[], list[Tensor]]] = []
         self._error: Broken | Halted | None = None
@@ -102,7 +104,7 @@ class Reduction:
             return
         origin, window = space.elements(blocks).start, space.elements(chunk)
         for part in torch.split(total[window.start - origin : window.stop - origin], space.block):
-            self.norms.append(float(part.to(torch.float64).square_().sum()))
+            self.norms.append(float(self._wide[: part.numel()].copy_(part).square_().sum()))
 
     def _forward(self, sums: dict[Range, Tensor]) -> None:
         """Each owner sends its chunks to its buddy."""

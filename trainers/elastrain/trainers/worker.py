@@ -16,6 +16,7 @@ from elastrain.trainers.faults import UserFault, blamed_on_user
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.loop import Trainer
+from elastrain.trainers.memory import keep_memory
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica, make_module
 from elastrain.trainers.samples import SampleReader
@@ -25,7 +26,6 @@ from elastrain.trainers.storage import open_storage
 from elastrain.trainers.task import load_task
 
 PR_SET_PDEATHSIG = 1
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 
 
@@ -78,15 +78,6 @@ def set_numerics(spec: JobSpec) -> None:
     torch.set_num_threads(spec.threads)
     # As use_deterministic_algorithms(True, warn_only=True), which also imports a compiler for a second.
     torch.set_deterministic_debug_mode("warn")
-
-
-def keep_memory() -> None:
-    """Let freed memory stay with the process. A step allocates and frees the same large vectors as the one
-    before; given back to the kernel and faulted in again each time, they cost more than the arithmetic."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,32 @@
+"""Memory of a step's large vectors: kept by the process, and not written twice."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
+
+
+def keep_memory() -> None:
+    """Let freed memory stay with the process. A step allocates and frees the same large vectors as the one
+    before; given back to the kernel and faulted in again each time, they cost more than the arithmetic."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def blank(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """(elements,) for values that are about to be written, all of them. Deterministic mode fills what
+    torch.empty returns, so that a read of what nobody wrote is at least the same read everywhere: right for a
+    Task's code, a second pass over memory for ours."""
+    settings: Any = torch.utils.deterministic
+    fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
+    try:
+        return torch.empty(elements, dtype=dtype, device=device)
+    finally:
+        settings.fill_uninitialized_memory = fill
