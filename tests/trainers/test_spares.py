@@ -99,8 +99,11 @@ def test_four_workers_that_cannot_start_are_not_all_tried_five_times() -> None:
     stage = Stage(3, spares=1)
     for number in range(4):
         stage.feed(m.GroupGone(f"g{number}", {f"w{number}": "exit code 1"}))
-    stage.wait(30.0)
+    stage.wait(20.0)
     assert len(stage.all(m.StartGroup)) == 5, "one more at a time"
+    stage.feed(m.Registered("w4", "n4", 1, {}), m.Closed("w4"))
+    stage.wait(5.0)
+    assert stage.end is None and len(stage.all(m.StartGroup)) == 5, "how it ended is still to be heard"
     stage.feed(m.GroupGone("g4", {"w4": "exit code 1"}))
     assert stage.end is not None and stage.end.failed_by == "infrastructure"
     assert stage.end.message == (

@@ -151,6 +151,36 @@ class Faulty(Probe):
         return Loss(loss.sum * float("nan" if self.how == "nan" else "inf"), loss.weight)
 
 
+class Handles(Probe):
+    """Installs a handler for SIGTERM that would end the process."""
+
+    def model(self) -> nn.Module:
+        signal.signal(signal.SIGTERM, self.on_signal)
+        return super().model()
+
+    def on_signal(self, number: int, frame: Any) -> None:
+        print("the task's own handler", flush=True)
+        raise SystemExit(1)
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        time.sleep(0.05)
+        return super().loss(model, batch)
+
+
+class Forks(Probe):
+    """Forks a child and ends it with SIGTERM, as data loaders do."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60.0)
+            os._exit(0)
+        time.sleep(0.05)  # it has begun
+        os.kill(child, signal.SIGTERM)
+        print("the child ended with signal", os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
+        return super().loss(model, batch)
+
+
 class Broken(Task):
     """Fails before it is warm."""
 
@@ -160,6 +190,8 @@ class Broken(Task):
     def model(self) -> nn.Module:
         if self.how == "import":
             import no_such_module_zz  # noqa: F401
+        if self.how == "exit":
+            os._exit(1)
         if self.how == "raise":
             raise RuntimeError("this model cannot be built")
         return nn.Linear(1, 1)

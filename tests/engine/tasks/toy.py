@@ -1,5 +1,6 @@
 """A small model with everything that makes bits hard to keep: dropout, BatchNorm, a short last batch."""
 
+import os
 import time
 from typing import Any
 
@@ -38,3 +39,11 @@ class Toy(Task):
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Mean]:
         x, y = batch
         return {"accuracy": Mean((model(x).argmax(1) == y).sum(), len(y))}
+
+
+class Hurried(Toy):
+    """On nodes where little time passes between SIGTERM and SIGKILL."""
+
+    def __init__(self, sleep_s: float, grace_s: float) -> None:
+        super().__init__(sleep_s=sleep_s)
+        os.environ["ELASTRAIN_GRACE_S"] = str(grace_s)

@@ -16,11 +16,10 @@ from elastrain.trainers.blame import Blame
 from elastrain.trainers.messages import Action, Blamed, Fault
 from elastrain.trainers.policy import Policy as Policy
 from elastrain.trainers.progress import Progress
-from elastrain.trainers.roster import Group, Notice, Roster, State, Worker
+from elastrain.trainers.roster import Failure, Group, Notice, Roster, State, Worker
+from elastrain.trainers.silence import silent
 from elastrain.trainers.starts import Starts
 from elastrain.trainers.suspicion import Disagreement, Suspicion
-
-AWAITED_SILENCE = 2  # heartbeats; a member that the others wait for
 
 
 class Fleet:
@@ -49,7 +48,7 @@ class Fleet:
 
     def _balance(self) -> None:
         """As many groups as wanted: start the missing, let the surplus leave."""
-        if self.closing:
+        if self.closing or self.verdict is not None:
             return
         wanted, spares = self.wanted, self.spares
         for group in self.roster.wanted_again(wanted, spares):
@@ -123,15 +122,7 @@ class Fleet:
         self._balance()
 
     def _silent(self, awaited: bool) -> list[Worker]:
-        """Busy is not dead: only members that others wait for, and who missed ten beats."""
-        beat = self.policy.heartbeat_s
-        quiet = [w for w in self.roster.workers.values() if self.now - w.last_beat > AWAITED_SILENCE * beat]
-        return [
-            worker
-            for worker in quiet
-            if (beats := self._patience(worker, awaited)) is not None
-            and self.now - worker.last_beat > beats * beat
-        ]
+        return silent(self.roster, self.policy, self.now, awaited)
 
     def at_most_half(self, workers: Iterable[Worker]) -> list[Worker]:
         """Of those who are to be removed so many, in order, that half of the members stay, and one of each
@@ -144,15 +135,6 @@ class Fleet:
                 found[worker.group] = worker
                 removed += removes
         return list(found.values())
-
-    def _patience(self, worker: Worker, awaited: bool) -> int | None:
-        """Beats that a worker may miss; None: as many as it likes."""
-        if not worker.counts:
-            return None
-        if self.roster.groups[worker.group].ended or (awaited and worker.state is State.ACTIVE):
-            return AWAITED_SILENCE
-        # an import may hold up the beats for long, and has its own limit
-        return self.policy.silence if worker.state is not State.STARTING else None
 
     def evict(self, worker: Worker, cause: str, why: str | None = None) -> None:
         """Remove a worker that is there. cause: for people; why: for the worker."""
@@ -214,6 +196,7 @@ class Fleet:
                 self._say_exit(worker, group)
             elif not worker.connected:
                 self._unheard(worker, "its process ended")
+        self._judge(group)
         self._balance()
 
     def _unheard(self, worker: Worker, why: str) -> None:
@@ -278,10 +261,20 @@ class Fleet:
         if not group.stopping:
             group.stopping = True
             if group.notice is None:  # else it was not its own doing
-                sizes = {"wanted": self.wanted, "slots": self.wanted + self.spares}
-                useless = self.starts.failed(group, why, self.now, spare=spare, **sizes)
-                if useless is not None:
-                    self.verdict = self.verdict or ("infrastructure", useless)
+                group.failure = Failure(worker.id, why, spare)
+            if group.ended:
+                self._judge(group)
+
+    def _judge(self, group: Group) -> None:
+        """Once it is known how the processes of a lost group ended: is it useless to start it again?"""
+        failure, group.failure = group.failure, None
+        if failure is None:
+            return
+        cause = None if group.removed else group.causes.get(failure.worker)
+        sizes = {"wanted": self.wanted, "slots": self.wanted + self.spares}
+        useless = self.starts.failed(group, cause or failure.why, self.now, spare=failure.spare, **sizes)
+        if useless is not None:
+            self.verdict = self.verdict or ("infrastructure", useless)
 
     def _vanished(self, worker: Worker, group: Group) -> None:
         if group.notice is not None or worker.began is None or worker.began[0] < self.progress.step:

@@ -51,6 +51,15 @@ class Notice:
     until: float
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a group was lost, as far as it was known then."""
+
+    worker: str  # the first of it
+    why: str
+    spare: bool  # it was ready, and no member
+
+
 @dataclass
 class Group:
     id: str
@@ -63,6 +72,7 @@ class Group:
     removed: bool = False  # by us, while its processes ran: how they end then says nothing about them
     ended: bool = False
     committed: bool = False  # a step was committed while it was a member
+    failure: Failure | None = None  # not counted yet: how its processes ended is still to be heard
     causes: Mapping[str, str] = field(default_factory=dict)  # worker -> how its process ended
     age_s: float = 0.0  # since it was started; once it is let go, since then
 

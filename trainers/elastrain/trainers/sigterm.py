@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 
 GRACE_S = 30.0  # what Kubernetes and Ray leave between SIGTERM and SIGKILL, unless told otherwise
-GRACE = "ELASTRAIN_GRACE_S"  # in the job's `env`: the grace time where it is another one, s
+GRACE = "ELASTRAIN_GRACE_S"  # set where workers run (a pod, a Ray node), if it is another time there, s
 
 
 def grace_s() -> float:

@@ -25,8 +25,9 @@ class Starts:
         one more will tell."""
         if not self.causes:
             return None
-        tried = (g for g in self.roster.running() if g.age_s < COLD_START_S)
-        return 0 if any(w.state is State.STARTING for g in tried for w in self.roster.peers(g.id)) else 1
+        tried = [g for g in self.roster.running() if g.age_s < COLD_START_S]
+        starting = any(w.state is State.STARTING for g in tried for w in self.roster.peers(g.id))
+        return 0 if starting or any(g.failure is not None for g in tried) else 1
 
     def ready(self) -> None:
         """A worker is ready."""
