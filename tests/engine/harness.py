@@ -89,6 +89,7 @@ class Run:
     launch: Callable[[Path], LocalLauncher] = RoughLauncher
     host: str = "127.0.0.1"
     heartbeat_s: float | None = None  # default: the policy's
+    policy: dict[str, float] = field(default_factory=dict)  # what else of it is not the default
 
     def go(self, timeout_s: float = 120.0) -> Run:
         self.outcome = asyncio.run(self._within(timeout_s))
@@ -118,9 +119,10 @@ class Run:
             host=self.host,
             workers=self.workers,
         )
+        fleet = self.attempt.machine.fleet
+        fleet.policy = replace(fleet.policy, **self.policy)  # type: ignore[arg-type]
         if self.heartbeat_s is not None:
-            machine = self.attempt.machine
-            machine.fleet.policy = replace(machine.policy, heartbeat_s=self.heartbeat_s)
+            fleet.policy = replace(fleet.policy, heartbeat_s=self.heartbeat_s)
             self.attempt.coordinator.welcome["beat_s"] = self.heartbeat_s / 4
         return await self.attempt.run()
 

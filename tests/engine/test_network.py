@@ -159,10 +159,11 @@ def test_one_slow_line_changed_no_bit_and_cost_no_worker(
     assert slow.steps() == list(range(1, 41))
 
 
-@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="nobody acts on a collective that stalls yet")
 def test_two_workers_that_cannot_reach_each_other_do_not_hang_the_job(
     tmp_path: Path, network: Network, undisturbed: Run
 ) -> None:
-    parted = apart(network, tmp_path, 3, (10, cut(network, 1, 2))).go(timeout_s=30)
+    parted = apart(network, tmp_path, 3, (10, cut(network, 1, 2)), policy={"link_s": 2.0}).go()
     check(parted, undisturbed)
     assert parted.steps() == list(range(1, 41))
+    assert [e["data"]["worker"] for e in parted.events("worker.lost")] == ["w2"], "the higher rank"
+    assert parted.events("worker.lost")[0]["data"]["cause"] == "cut off: no connection between it and w1"

@@ -143,6 +143,26 @@ def test_a_microbatch_that_hangs_on_three_workers_is_the_users() -> None:
     )
 
 
+def test_a_microbatch_that_hangs_on_the_last_worker_as_well_does_not_hang_the_job() -> None:
+    stage = stuck(training(2), "w1").report().seal()
+    stage.feed(m.GroupGone("g1", {"w1": "signal 9 (SIGKILL)"})).wait(1.0)
+    stage.arrive("w2").began("w0", 3).wait(299.0)
+    assert len(stage.all(m.Fence)) == 1
+    stage.wait(2.0)
+    assert [a.worker for a in stage.all(m.Fence)] == ["w1", "w0"]
+    assert stage.opened.members == ("w2",) and stage.opened.restore
+    stage.seal().commit().commit().commit().began("w2", 3).wait(1.0)
+    stage.feed(m.GroupGone("g0", {"w0": "signal 9 (SIGKILL)"})).wait(2.0)
+    stage.arrive("w3").wait(302.0)
+    assert stage.end is not None and stage.end.failed_by == "user"
+
+
+def test_the_last_worker_is_not_removed_for_a_microbatch_that_is_only_long() -> None:
+    stage = training(2).die("w1").report().seal().began("w0", 2).wait(1.0)
+    stage.arrive("w2").wait(1000.0)
+    assert stage.all(m.Fence) == []
+
+
 def test_three_hangs_in_different_microbatches_prove_nothing() -> None:
     stage = training(4)
     for number, worker in enumerate(("w1", "w2", "w3")):

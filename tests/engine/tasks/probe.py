@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -142,6 +143,10 @@ class Faulty(Probe):
             Path(self.once).touch()
         if self.how == "raise":
             undefined_name  # noqa: B018, F821
+        if self.how == "hang":
+            time.sleep(100_000)
+        if self.how == "grip":
+            ctypes.PyDLL(None).sleep(3)  # called with the interpreter's lock held
         if self.how == "vanish":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "exit":

@@ -31,8 +31,8 @@ class Stall:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.slowest_s = 0.0  # of the steps that were committed, one after the other in one generation
-        self.hang_s = fleet.policy.hang_s
-        self.hangs = 0
+        self.hangs = 0  # in a row without a step
+        self._rarer = 0  # doublings of hang_s
         self._generation = 0
         self._step, self._step_at = 0, -1.0  # the last accepted one; < 0: not in this generation
         self._probed_at: float | None = None
@@ -43,6 +43,12 @@ class Stall:
     def limit_s(self) -> float:
         """How long a member may say nothing while others wait for it."""
         return max(self.fleet.policy.stall_s, self.fleet.policy.stall_steps * self.slowest_s)
+
+    @property
+    def hang_s(self) -> float:
+        """How long everybody may wait though all reach all. It doubles with each time, for slow links."""
+        first_s = self.fleet.policy.hang_s
+        return float(min(first_s * 2.0**self._rarer, max(first_s, self.limit_s)))
 
     # ---- what members say -------------------------------------------------------------------
 
@@ -100,6 +106,7 @@ class Stall:
         if not quiet:
             return
         others_wait = any(w.idle or w.report or self._waits(w) for w in survivors)
+        others_wait = others_wait or self._hangs_again(survivors)
         stuck = [w for w in quiet if others_wait and now - w.spoke > limit_s]
         for worker in self.fleet.at_most_half(stuck):
             where = self._where(worker)
@@ -113,6 +120,12 @@ class Stall:
             text = f"{worker.id} has said nothing for {silent_s:.0f} s {self._where(worker)}; {then}"
             self.fleet.say("worker.stalled", worker, text, silent_s=silent_s)
             self.fleet.tell(m.Dump(worker.id))
+
+    def _hangs_again(self, survivors: Sequence[Worker]) -> bool:
+        """Is only one left, in the microbatch in which another was stuck, while somebody waits to join? For
+        less than that the last one is not removed: with it goes what was not saved."""
+        again = len(survivors) == 1 and survivors[0].began in self.fleet.blame.hung_in
+        return again and bool(self.fleet.joiners())
 
     def _where(self, worker: Worker) -> str:
         step = self.fleet.progress.step
@@ -149,7 +162,7 @@ class Stall:
 
     def _once_more(self, survivors: Sequence[Worker], stalled_s: float) -> str | None:
         self.hangs += 1
-        self.hang_s = min(2 * self.hang_s, max(self.hang_s, self.limit_s))
+        self._rarer += 1
         text = f"everybody waited for {stalled_s:.0f} s, nothing arrived, and all reach all"
         if self.hangs >= HANGS and len(survivors) > 1:
             self.hangs = 0
