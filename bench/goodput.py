@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rig.analysis import Target, first_commits, median, median_ratio, new_steps, ratio
@@ -52,10 +52,18 @@ def main() -> int:
         print(f"# this version has no spares ({why[:100]} ...)")
         spare = Ours()
     systems: list[System] = [spare, Torchft(), Torchrun()]
-    if not chosen.quick:
+    if chosen.only or not chosen.quick:  # quick has them only when asked for
         systems += [Ours(SPARELESS), Ours(ON_RAY, ray=True), RayTrain()]
-    cases = [Case(system, disturbed(system, plan), SAVED, limit_s=plan.limit_s) for system in systems]
+    cases = [
+        Case(system, disturbed(system, _plan_of(system, plan)), SAVED, limit_s=plan.limit_s)
+        for system in systems
+    ]
     return report(measure(cases, chosen, 1 if chosen.quick else 2), chosen.out)
+
+
+def _plan_of(system: System, plan: Schedule) -> Schedule:
+    """No decoys on Ray: what it starts beside a worker cannot be started alone."""
+    return replace(plan, decoys=0) if "Ray" in system.name else plan
 
 
 def disturbed(system: System, plan: Schedule) -> Measure:
@@ -116,6 +124,8 @@ def kill_one(run: Run, system: System, number: int) -> None:
 
 def aside(run: Run, system: System, count: int, calm: float) -> Row:
     """What starting processes costs, without a kill."""
+    if not count:
+        return {"start_cpu_s": None, "start_lost_s": None}
     start = now()
     for number in range(count):
         sleep_until(start + 5.0 * number)

@@ -58,7 +58,7 @@ def main() -> int:
         Case(torchrun, story(torchrun, kills), saved),
         Case(ray, story(ray, 1 if chosen.quick else 2), saved),
     ]
-    if not chosen.quick:
+    if chosen.only or not chosen.quick:  # quick has them only when asked for
         growing: list[Grows] = [TorchrunElastic(), RayTrainElastic()]
         cases += [Case(system, story(system, 0, grows=system), alone) for system in growing]
     return report(measure(cases, chosen, 1 if chosen.quick else 3), chosen.out)
