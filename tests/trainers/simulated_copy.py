@@ -27,6 +27,7 @@ class Meeting:
     hurt: bool = False  # the process of a member is gone
     deaf: set[int] = field(default_factory=set)  # ranks that get nothing more from the others
     feels: dict[int, bool] = field(default_factory=dict)  # ranks that see an error of it; others just wait
+    corrupt: bool = False  # members saw that two copies differ
     present: set[str] = field(default_factory=set)  # members that have not left it
 
     @property
@@ -43,6 +44,7 @@ class Copy:
     record: Json | None = None
     params: dict[int, int] = field(default_factory=dict)  # block -> version
     state: dict[int, int] = field(default_factory=dict)  # block -> version of its optimizer state
+    rotten: set[int] = field(default_factory=set)  # blocks whose state has other bits than it should have
     whole: bool = False
     buffers: int = 0  # version of what everyone has and nobody owns
     new_buffers: int | None = None  # step whose buffers are here
@@ -62,7 +64,7 @@ class Copy:
 
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
-        self.state, self.reduced, self.new_buffers = {}, {}, None
+        self.state, self.reduced, self.new_buffers, self.rotten = {}, {}, None, set()
 
     def report(self, generation: int, why: Any, fault: Fault | None = None) -> Report:
         if self.cursor is None:

@@ -157,6 +157,15 @@ def slow(world: World, dice: random.Random) -> None:
         world.happened("slow")
 
 
+def rot(world: World, dice: random.Random) -> None:
+    """A bit of what a member keeps flips, and nobody says so."""
+    worker = _one(world, dice, in_meeting=True)
+    if worker is not None and worker.copy.state:
+        world.faults["infrastructure"] += 2
+        worker.copy.rotten ^= {dice.choice(sorted(worker.copy.state))}
+        world.happened("rot")
+
+
 def notice(world: World, dice: random.Random) -> None:
     """SIGTERM to a worker; perhaps it is killed when its time is up."""
     if (worker := _one(world, dice)) is not None:
@@ -331,6 +340,7 @@ KINDS = (
     Kind("freeze_until_removed", 2, freeze_until_removed, 100),
     Kind("thaw", 1, thaw),
     Kind("slow", 1, slow, 100),
+    Kind("rot", 2, rot, 100),
     Kind("notice", 3, notice, 300),
     Kind("notice_to_all", 2, notice_to_all),
     Kind("cut", 1, cut, 100),
@@ -356,6 +366,7 @@ SEEN = {
     "all leave, and it is saved": 5,
     "worker.joined": 1000,
     "worker.left": 100,
+    "corruption": 20,
     "lost words": 300,
     "late words": 300,
     "reordered words": 1000,

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.balance import Balance
+from elastrain.trainers.digests import Corrupt, differences
 from elastrain.trainers.handover import Opening
 from elastrain.trainers.messages import Fault, Json
+from elastrain.trainers.suspicion import Disagreement
 from trainers.simulated_copy import Copy, Meeting, blocks_in
 from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Wait
 
@@ -40,6 +42,7 @@ class Generation:
     balance: Balance
     log: int = 0
     handled: int = 0
+    compared: int = -1
     snapshots: set[int] = field(default_factory=set)
 
 
@@ -91,6 +94,9 @@ class SimulatedWorker(Lines):
             return self.copy.report(number, "broken")
         except Raised as error:
             return self.copy.report(number, "fault", error.fault)
+        except Corrupt as error:
+            self.copy.forget()
+            return replace(self.copy.report(number, "corrupt"), corrupt=error.found)
         finally:
             if self.meeting is not None:
                 self.meeting.present.discard(self.id)
@@ -127,16 +133,18 @@ class SimulatedWorker(Lines):
         copy.buffers = arrived[survivors[0]] if joins else copy.buffers
         outgoing = blocks_in(t.blocks for t in meeting.transfers if t.source == rank)
         incoming = [t for t in meeting.transfers if t.target == rank]
-        data = {b: (copy.params[b], copy.state[b]) for b in outgoing}
+        data = {b: (copy.params[b], copy.state[b], b in copy.rotten) for b in outgoing}
         arrived = yield from self.meet(meeting, "chunks", 0, data, {t.source for t in incoming})
         for transfer in incoming:
             for block in range(*transfer.blocks):
-                copy.params[block], copy.state[block] = arrived[transfer.source][block]
+                copy.params[block], copy.state[block], rotten = arrived[transfer.source][block]
+                copy.rotten |= {block} if rotten else set()
         if len(opening.whole) < meeting.world:
             copy.whole = copy.whole and self.id in opening.whole
             yield from self.gather(meeting, rank, 0)
         yield from self.meet(meeting, "barrier", 0, None)
         copy.state = {b: copy.state[b] for b in held if b in copy.state}
+        copy.rotten &= held
 
     def step(self, g: Generation) -> Wait:
         copy, meeting = self.copy, g.meeting
@@ -205,6 +213,8 @@ class SimulatedWorker(Lines):
         if g.opening.hold:
             yield from self.snapshot(g, again=False)
             yield from self.idle(g)
+        if at and (last or at % setup.save_every == 0):
+            yield from self.compare(g)
         due = at > 0 and setup.evaluate_every > 0 and at % setup.evaluate_every == 0
         if due and (self.copy.cursor or {})["evaluated"] != at:
             yield from self.evaluate(g)
@@ -215,6 +225,19 @@ class SimulatedWorker(Lines):
             yield from self.snapshot(g, again="checkpoint" in kinds)
         if last or "finish" in kinds:
             yield from self.idle(g)
+
+    def compare(self, g: Generation) -> Wait:
+        at, meeting = self.copy.step, g.meeting
+        if g.compared == at or meeting.world == 1:
+            return
+        g.compared = at
+        own = meeting.ownership
+        mine = [str(sorted(blocks_in([chunk]) & self.copy.rotten)) for chunk in own.held(g.rank)]
+        said = yield from self.meet(meeting, "compare", at, mine)
+        found = differences([said[r] for r in range(meeting.world)], own, g.opening.workers)
+        if found:
+            meeting.corrupt = True
+            raise Corrupt(Disagreement(at, -1, tuple(found)))
 
     def evaluate(self, g: Generation) -> Wait:
         while self.copy.cursor is not None and self.copy.cursor["evaluated"] != self.copy.step:
@@ -249,6 +272,7 @@ class SimulatedWorker(Lines):
         at = self.copy.step
         if at <= g.opening.saved_step or (at in g.snapshots and not again):
             return
+        yield from self.compare(g)
         g.snapshots.add(at)
         self.blocked, self.waits_for = True, lambda: len(self.uploads) < 2
         while len(self.uploads) >= 2:

@@ -118,6 +118,9 @@ class World:
                 self._open(action)
             case m.Say("worker.lost", _, data):
                 self.ledger.removed.add(data["worker"])
+            case m.Say("corruption" as what):
+                self.ledger.distrusts = True
+                self.happened(what)
             case m.Say("worker.joined" | "worker.left" as what):
                 self.happened(what)
             case m.Say("generation.formed"):
@@ -176,7 +179,9 @@ class World:
         self._tell(action.members, replace(opening, pace=self.pace.to_json(action.members)))
 
     def _kept_twice(self) -> None:
-        if self.machine.phase is Phase.STEADY:
+        meeting = self.meetings.get(self.machine.generation.number)
+        corrupt = meeting is not None and meeting.corrupt  # what they kept is dropped, and nobody knows yet
+        if self.machine.phase is Phase.STEADY and not corrupt:
             members = [self.workers[w] for w in self.machine.members]
             self.ledger.kept_twice(members, self.setup.blocks, self.ledger.step)
 
