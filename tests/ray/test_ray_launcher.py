@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
+from elastrain.trainers.messages import Notice
 from elastrain.trainers.storage import open_storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("connected"), pytest.mark.timeout(180)]
@@ -71,6 +72,7 @@ class Launched:
         self.coordinator = coordinator
         self.facts: list[dict[str, Any]] = []
         self.ended: list[GroupEnded] = []
+        self.notices: list[Notice] = []
         self.storage = open_storage(f"file://{store}")
         self.launcher = RayLauncher(
             JOB,
@@ -89,7 +91,8 @@ class Launched:
 
     def wait_ended(self, group: str, timeout_s: float = 120) -> dict[str, str]:
         def ended() -> GroupEnded | None:
-            self.ended += self.launcher.poll()
+            for news in self.launcher.poll():
+                (self.ended if isinstance(news, GroupEnded) else self.notices).append(news)
             return next((e for e in self.ended if e.group == group), None)
 
         return dict(wait_for(ended, timeout_s).causes)
@@ -197,6 +200,17 @@ def test_a_worker_does_not_outlive_the_ray_process_that_holds_its_resources(laun
     cause = launched.wait_ended("g7", 30)["w8"]
     assert cause.startswith("its process vanished")
     assert workers() == {}
+
+
+def test_sigterm_to_the_ray_process_reaches_the_worker(launched: Launched) -> None:
+    launched.start("g11", "w12")
+    wait_for(lambda: "w12" in launched.coordinator.connections)
+    parent = psutil.Process(workers()["w12"]).parent()
+    assert parent is not None
+    time.sleep(1.0)  # two polls of Ray Train, in which the handler is installed
+    parent.terminate()
+    # the worker was not warm: SIGTERM ends it, and its parent lives to tell
+    assert launched.wait_ended("g11", 15) == {"w12": "signal 15 (SIGTERM)"}
 
 
 def test_an_agent_that_is_killed_leaves_nothing_and_the_next_group_gets_a_new_one(launched: Launched) -> None:

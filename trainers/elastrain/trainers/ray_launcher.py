@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -22,13 +22,15 @@ import ray
 from elastrain.trainers.agent import KNOBS, Agent
 from elastrain.trainers.launcher import GroupEnded, GroupStart
 from elastrain.trainers.messages import Notice
-from elastrain.trainers.placement import Need, Node, choose_node
+from elastrain.trainers.placement import Need, choose_node
 from elastrain.trainers.processes import TAG, end_tagged
+from elastrain.trainers.ray_nodes import Drains, living_nodes
 
 log = logging.getLogger(__name__)
 
 UPDATES_WAIT_S = 10.0
 PLACE_EVERY_S = 0.5
+DRAINS_EVERY_S = 1.0
 START_TIMEOUT_S = 120.0  # for a node with room, where the cluster may have to make one
 CLOSE_TIMEOUT_S = 20.0
 
@@ -76,6 +78,7 @@ class RayLauncher:
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._agents: dict[str, _Agent] = {}
+        self._drains, self._looked_at = Drains(), 0.0
         self._news: list[GroupEnded | Notice] = []
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name="launcher")
@@ -133,17 +136,28 @@ class RayLauncher:
             if errand is None:
                 return
             try:
+                self._look_for_drains()
                 errand()
             except Exception:
                 log.exception("the launcher could not do an errand; it goes on")
+
+    def _look_for_drains(self) -> None:
+        if time.monotonic() - self._looked_at < DRAINS_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        with self._lock:
+            here = [g for g in self._groups.values() if g.node is not None and not g.ended]
+        notices = self._drains.look([(w, str(g.node)) for g in here for w in _ids(g.start)])
+        with self._lock:
+            self._news += notices
 
     def _place_waiting(self) -> None:
         with self._lock:
             waiting = [group for group in self._groups.values() if group.node is None and not group.ended]
         if not waiting:
             return
-        unswept = {agent.node for agent in self._agents.values() if not agent.swept}
-        nodes = [node for node in living_nodes() if node.id not in unswept]
+        closed = {agent.node for agent in self._agents.values() if not agent.swept} | self._drains.nodes
+        nodes = [node for node in living_nodes() if node.id not in closed]
         for group in waiting:
             need = Need(self._resources, len(group.start.workers), self._labels)
             node = choose_node(need, nodes, self._placed(), self._avoided(group.start))
@@ -272,14 +286,6 @@ def connect() -> str:
     """Join the cluster that this process is a Ray Job of; -> this node's address, where others reach it."""
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-
-
-def living_nodes() -> list[Node]:
-    """The cluster's nodes that are alive."""
-    nodes = cast(list[dict[str, Any]], ray.nodes())  # type: ignore[no-untyped-call]
-    return [
-        Node(node["NodeID"], node["Resources"], node.get("Labels", {})) for node in nodes if node["Alive"]
-    ]
 
 
 def _ids(start: GroupStart) -> list[str]:

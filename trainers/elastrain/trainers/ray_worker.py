@@ -25,6 +25,7 @@ from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.local_launcher import cause
 
 PR_SET_PDEATHSIG = 1
+_KEPT: list[object] = []  # called from C, so they must stay
 FOR_THE_DRIVER = ("ELASTRAIN_CLAIM", "ELASTRAIN_DRIVER_URL")
 
 
@@ -84,6 +85,7 @@ def supervise(config: Mapping[str, Any]) -> None:
             env=_environment(files, worker),
             start_new_session=True,  # so that its children can be ended with it
         )
+    _pass_on_sigterm(process)
     files.write(f"{worker}.pid", {"pid": process.pid, "started": psutil.Process(process.pid).create_time()})
     code = process.wait()
     files.write(f"{worker}.exit", {"code": code})
@@ -108,6 +110,25 @@ def _hear_of_children() -> None:
     programs started from here inherit that. Python's own `signal` refuses outside the main thread.
     """
     ctypes.CDLL(None).signal(signal.SIGCHLD, 0)  # SIG_DFL
+
+
+def _pass_on_sigterm(process: subprocess.Popen[bytes]) -> None:
+    """From now on SIGTERM to this process of Ray's means the worker: for it, it is a notice (sigterm.py).
+
+    Ray Train calls us in a thread, and only the main thread may install handlers: it is asked to do so
+    between two of its calls. Until it has, SIGTERM ends this process, and with it the worker.
+    """
+
+    def pass_on(*_: object) -> None:
+        process.send_signal(signal.SIGTERM)
+
+    def install(_: object) -> int:
+        signal.signal(signal.SIGTERM, pass_on)
+        return 0
+
+    callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(install)
+    _KEPT.append(callback)
+    ctypes.pythonapi.Py_AddPendingCall(callback, None)
 
 
 def _made(folder: Path) -> Path:
