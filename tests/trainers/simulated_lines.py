@@ -42,14 +42,11 @@ class Lines:
         self.log: list[tuple[int, str]] = []
         self.meeting: Meeting | None = None
         self.waits_for: Callable[[], bool] | None = None
-        self.blocked = False  # waits without looking around
 
     def runnable(self) -> bool:
         """Would a turn of a worker that is neither dead nor frozen change anything?"""
         if self.waits_for is None or self.waits_for():
             return True
-        if self.blocked:
-            return False
         return self.gone or (self.meeting is not None and (self._is_halted() or self._feels(self.meeting)))
 
     # ---- words ------------------------------------------------------------------------------

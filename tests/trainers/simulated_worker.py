@@ -274,10 +274,11 @@ class SimulatedWorker(Lines):
             return
         yield from self.compare(g)
         g.snapshots.add(at)
-        self.blocked, self.waits_for = True, lambda: len(self.uploads) < 2
         while len(self.uploads) >= 2:
+            self.check(g.meeting)
+            self.waits_for = lambda: len(self.uploads) < 2
             yield
-        self.blocked, self.waits_for = False, None
+        self.waits_for = None
         self.world.ledger.snapshot(self, g.meeting, g.rank)
         self.uploads.append((at, g.opening.generation, g.rank, g.meeting.world))
 

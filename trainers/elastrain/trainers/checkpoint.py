@@ -27,6 +27,7 @@ from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
 
 UPLOAD_TRIES = 4
+ROOM_S = 600.0  # for an upload to come to an end, before the next checkpoint is given up
 
 
 @dataclass
@@ -53,14 +54,17 @@ class Snapshots:
     def __init__(self, session: Session, storage: Storage, job: str, attempt: int) -> None:
         self.session, self.storage = session, storage
         self.root, self.attempt = f"jobs/{job}/checkpoints", attempt
-        self._queue: queue.Queue[Snapshot] = queue.Queue(
-            maxsize=1
-        )  # a store that cannot keep up slows us down
+        self._queue: queue.Queue[Snapshot] = queue.Queue(maxsize=1)
         threading.Thread(target=self._upload_all, daemon=True, name="upload").start()
 
     def take(self, replica: Replica, ownership: Ownership, rank: int, generation: int) -> None:
-        """Copy now; the rest happens behind the next steps."""
+        """Copy now; the rest happens behind the next steps. Raises Halted if it has to wait for that."""
         assert replica.cursor is not None
+        if not self._has_room(generation):
+            whose = {"step": replica.step, "generation": generation, "rank": rank, "world": ownership.world}
+            why = f"the one before it is not uploaded after {ROOM_S:.0f} s"
+            self.session.send("part_failed", **whose, why=why)
+            return
         space, slots = replica.model.space, replica.rule.slots
         chunks: dict[Range, dict[str, Tensor]] = {}
         ranges: list[tuple[str, int, int]] = []
@@ -96,6 +100,16 @@ class Snapshots:
                 replica.model.buffers.digest(),
             )
         )
+
+    def _has_room(self, generation: int) -> bool:
+        """A store that cannot keep up slows us down, but not for good."""
+        deadline = time.monotonic() + ROOM_S
+        while self._queue.full():
+            self.session.works(generation)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
 
     def _upload_all(self) -> None:
         while True:

@@ -32,7 +32,7 @@ def evaluate_step(
     position = replica.cursor.position
     rows = []
     for microbatch in shares[group.rank]:
-        session.check(generation)
+        session.works(generation)
         with blamed_on_user("evaluate", replica.step, microbatch):
             rows.append([microbatch, _means(replica, reader, position, microbatch)])
     entries = group.gather_json({"log": session.log_number, "microbatches": rows})

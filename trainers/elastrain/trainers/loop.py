@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from elastrain.trainers import collectives, digests, restore, step
 from elastrain.trainers.balance import Balance
@@ -129,7 +130,8 @@ class Trainer:
             lambda finished: self.session.waits(opening.generation, finished),
         )
         if opening.restore is not None:
-            restore.load(self.replica, self.session.storage, opening.restore, ownership, rank)
+            alive = partial(self.session.works, opening.generation)
+            restore.load(self.replica, self.session.storage, opening.restore, ownership, rank, alive)
             self.agreed = self.replica.step
             group.barrier()
         else:

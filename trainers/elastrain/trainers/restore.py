@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 
 from safetensors.torch import load as load_tensors
 from torch import Tensor
@@ -11,7 +13,11 @@ from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica
-from elastrain.trainers.storage import Storage, StorageError
+from elastrain.trainers.storage import NotFound, Storage, StorageError
+from elastrain.trainers.transports import Broken
+
+PATIENCE_S = 60.0  # with a store that does not answer; then all begin anew
+RETRY_S = 1.0
 
 
 class BadCheckpoint(Exception):
@@ -22,10 +28,18 @@ class BadCheckpoint(Exception):
         self.step, self.file, self.why = step, file, why
 
 
-def load(replica: Replica, storage: Storage, source: Json, ownership: Ownership, rank: int) -> None:
+def load(
+    replica: Replica,
+    storage: Storage,
+    source: Json,
+    ownership: Ownership,
+    rank: int,
+    alive: Callable[[], None],
+) -> None:
     """Take over a checkpoint, or begin at step 0 from the seed if `source` has no manifest.
 
-    Raises BadCheckpoint, naming the file, if one is missing, short or altered.
+    alive: called again and again; what it raises ends the loading. Raises BadCheckpoint, naming the file, if
+    one is missing, short or altered; Broken if the store does not answer.
     """
     manifest = source["manifest"]
     if manifest is None:
@@ -33,39 +47,56 @@ def load(replica: Replica, storage: Storage, source: Json, ownership: Ownership,
         replica.begin(ownership, rank)
         return
     try:
-        _load(replica, storage, source["prefix"], manifest, ownership, rank)
+        _load(replica, Files(storage, source["prefix"], manifest, alive), ownership, rank)
     except BaseException:
         replica.forget()  # half a checkpoint is nothing: it must not be reported as held
         raise
 
 
-def _load(
-    replica: Replica, storage: Storage, prefix: str, manifest: Json, ownership: Ownership, rank: int
-) -> None:
-    step = manifest["step"]
-    files = {f["name"]: f for f in manifest["files"]}
-    tensors = load_tensors(_fetch(storage, prefix, files["model.safetensors"], step))
-    _take_model(replica, tensors, step)
+class Files:
+    """The files of one checkpoint, verified as they are read."""
+
+    def __init__(self, storage: Storage, prefix: str, manifest: Json, alive: Callable[[], None]) -> None:
+        self.manifest, self._storage, self._prefix, self._alive = manifest, storage, prefix, alive
+        self._described = {f["name"]: f for f in manifest["files"]}
+
+    def read(self, name: str) -> dict[str, Tensor]:
+        """Raises BadCheckpoint; Broken if the store does not answer for long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return load_tensors(self._fetch(self._described[name]))
+            except NotFound as error:
+                raise BadCheckpoint(self.manifest["step"], name, str(error)) from error
+            except StorageError as error:  # that a store is away says nothing of what is in it
+                if time.monotonic() > deadline:
+                    raise Broken(f"checkpoint {self.manifest['step']} could not be read: {error}") from error
+                self._alive()
+                time.sleep(RETRY_S)
+
+    def _fetch(self, file: Json) -> bytes:
+        pieces: list[bytes] = []
+        digest = hashlib.sha256()
+        for piece in self._storage.stream(f"{self._prefix}/{file['name']}"):
+            self._alive()
+            digest.update(piece)
+            pieces.append(piece)
+        step, size = self.manifest["step"], sum(map(len, pieces))
+        if size != file["bytes"]:
+            why = f"its size is {size} bytes, the manifest says {file['bytes']}"
+            raise BadCheckpoint(step, file["name"], why)
+        if digest.hexdigest() != file["sha256"]:
+            raise BadCheckpoint(step, file["name"], "its checksum differs from the manifest's")
+        return b"".join(pieces)
+
+
+def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> None:
+    _take_model(replica, files.read("model.safetensors"), files.manifest["step"])
     replica.begin(ownership, rank)
-    for part in manifest["parts"]:
+    for part in files.manifest["parts"]:
         if replica.rule.slots:
-            state = load_tensors(_fetch(storage, prefix, files[part["file"]], step))
-            _take_state(replica, part["ranges"], state)
-    replica.cursor = Cursor.from_json(manifest["cursor"])
-
-
-def _fetch(storage: Storage, prefix: str, file: Json, step: int) -> bytes:
-    try:
-        data = storage.get(f"{prefix}/{file['name']}")
-    except StorageError as error:
-        raise BadCheckpoint(step, file["name"], str(error)) from error
-    if len(data) != file["bytes"]:
-        raise BadCheckpoint(
-            step, file["name"], f"its size is {len(data)} bytes, the manifest says {file['bytes']}"
-        )
-    if hashlib.sha256(data).hexdigest() != file["sha256"]:
-        raise BadCheckpoint(step, file["name"], "its checksum differs from the manifest's")
-    return data
+            _take_state(replica, part["ranges"], files.read(part["file"]))
+    replica.cursor = Cursor.from_json(files.manifest["cursor"])
 
 
 def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None:

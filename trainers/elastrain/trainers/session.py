@@ -110,8 +110,9 @@ class Session:
         """For peers, in a collective; `finished` of them came to an end."""
         self.send("waits", generation=generation, finished=finished)
 
-    def works(self) -> None:
-        """Something takes long and goes on; said once a second at most."""
+    def works(self, generation: int) -> None:
+        """Something takes long and goes on; said once a second at most. Raises Halted, as `check`."""
+        self.check(generation)
         if time.monotonic() - self._worked_at > WORKS_S:
             self._worked_at = time.monotonic()
             self.send("works")
