@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers import messages as m
-from elastrain.trainers.handover import Opening
+from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.messages import Json
+from elastrain.trainers.opening import Opening
 from trainers.simulated_copy import blocks_in, longer
 
 if TYPE_CHECKING:
@@ -152,6 +153,17 @@ class Ledger:
         else:
             assert action.step == self.step, f"nothing lost: {self.step} is accepted, {action.step} is opened"
         self.distrusts = False
+
+    def thinned(self, opening: Opening, action: m.Open, before: Ownership) -> None:
+        """What is left out of an opening can be worked out: everybody learns what was reported."""
+        said = {w: blocks_in(held) for w, held in opening.held.items()}
+        said |= {w: blocks_in(before.held(rank)) for w, rank in opening.same.items()}
+        reported = {w: blocks_in(held) for w, held in action.held.items()}
+        known = {w for w, held in said.items() if held} | reported.keys()
+        assert {w: said.get(w, set()) for w in known} == reported, f"same bits: {said} is said of {reported}"
+        with_state = {opening.workers[r] for r in opening.survivors()}
+        assert all(with_state >= {w} for w, held in reported.items() if held), "same bits: a survivor joins"
+        assert with_state <= reported.keys(), "same bits: a joiner survives"
 
     def not_covered(self, survivors: Sequence[SimulatedWorker]) -> None:
         """survivors: members of the last generation that are here still, or were let go only now."""

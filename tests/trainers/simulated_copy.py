@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.handover import Opening, Transfer
 from elastrain.trainers.messages import Fault, Json, Range, Report
+from elastrain.trainers.opening import Opening
+from elastrain.trainers.transfers import Transfer
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Copy:
     state: dict[int, int] = field(default_factory=dict)  # block -> version of its optimizer state
     rotten: set[int] = field(default_factory=set)  # blocks whose state has other bits than it should have
     whole: bool = False
+    layout: int = 0  # the generation whose layout `state` has
     buffers: int = 0  # version of what everyone has and nobody owns
     new_buffers: int | None = None  # step whose buffers are here
     partial: set[int] | None = None  # microbatches of this step that are done
@@ -65,14 +67,16 @@ class Copy:
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
         self.state, self.reduced, self.new_buffers, self.rotten = {}, {}, None, set()
+        self.layout = 0
 
     def report(self, generation: int, why: Any, fault: Fault | None = None) -> Report:
         if self.cursor is None:
             return Report(generation, why, -1, fault=fault)
         held = tuple(ranges(self.state))
         done = tuple(sorted(self.partial or ()))
+        cursor = dict(self.cursor)
         return Report(
-            generation, why, self.step, dict(self.cursor), self.record, held, self.whole, done, fault
+            generation, why, self.step, cursor, self.record, held, self.whole, done, fault, layout=self.layout
         )
 
     def apply(self, record: Json) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers import messages as m
-from elastrain.trainers.handover import Opening
+from elastrain.trainers.opening import Opening
 from trainers.simulated_copy import Meeting
 
 if TYPE_CHECKING:

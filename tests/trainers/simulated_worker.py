@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from elastrain.trainers import messages as m
 from elastrain.trainers.balance import Balance
 from elastrain.trainers.digests import Corrupt, differences
-from elastrain.trainers.handover import Opening
-from elastrain.trainers.messages import Fault, Json
+from elastrain.trainers.messages import Fault
+from elastrain.trainers.opening import Opening
 from elastrain.trainers.suspicion import Disagreement
 from trainers.simulated_copy import Copy, Meeting, blocks_in
 from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Wait
@@ -118,6 +118,7 @@ class SimulatedWorker(Lines):
                 raise Broken
             self.copy.load(opening.step, self.world.ledger.chain(opening.step), held)
             yield from self.meet(meeting, "barrier", 0, None)
+            self.copy.layout = opening.generation
         else:
             yield from self.hand_over(meeting, rank, held)
         self.world.ledger.formed(self, opening, held)
@@ -127,7 +128,7 @@ class SimulatedWorker(Lines):
 
     def hand_over(self, meeting: Meeting, rank: int, held: set[int]) -> Wait:
         copy, opening = self.copy, meeting.opening
-        survivors = [r for r, w in enumerate(opening.workers) if opening.held.get(w)]
+        survivors = opening.survivors()
         joins = rank not in survivors
         arrived = yield from self.meet(meeting, "buffers", 0, copy.buffers, survivors[:1] if joins else ())
         copy.buffers = arrived[survivors[0]] if joins else copy.buffers
@@ -139,12 +140,14 @@ class SimulatedWorker(Lines):
             for block in range(*transfer.blocks):
                 copy.params[block], copy.state[block], rotten = arrived[transfer.source][block]
                 copy.rotten |= {block} if rotten else set()
+                copy.layout = 0
         if len(opening.whole) < meeting.world:
             copy.whole = copy.whole and self.id in opening.whole
             yield from self.gather(meeting, rank, 0)
         yield from self.meet(meeting, "barrier", 0, None)
         copy.state = {b: copy.state[b] for b in held if b in copy.state}
         copy.rotten &= held
+        copy.layout = opening.generation
 
     def step(self, g: Generation) -> Wait:
         copy, meeting = self.copy, g.meeting
@@ -294,20 +297,3 @@ class SimulatedWorker(Lines):
             self.check(g.meeting)
             self.waits_for = lambda: bool(self.log) and self.log[-1][0] > g.handled
             yield
-
-
-def as_opening(action: m.Open, domains: list[Json], step: int, restore: Json | None, saved: int) -> Opening:
-    """What the shell makes of the machine's order (attempt.py, handover.py)."""
-    return Opening(
-        action.generation,
-        tuple(domains),
-        step,
-        action.cursor,
-        action.record,
-        {w: list(r) for w, r in action.held.items()},
-        action.whole,
-        {w: list(d) for w, d in action.done.items()},
-        restore,
-        saved,
-        hold=action.hold,
-    )

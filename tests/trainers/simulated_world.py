@@ -11,19 +11,19 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.balance import Pace
 from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
-from elastrain.trainers.handover import Opening, plan
 from elastrain.trainers.membership import Machine, Phase, Policy
-from elastrain.trainers.messages import Fault
+from elastrain.trainers.messages import Fault, Json
+from elastrain.trainers.opening import Opening, thin
 from elastrain.trainers.roster import State
+from elastrain.trainers.transfers import plan
 from trainers.ledger import Ledger
 from trainers.simulated_copy import Meeting
-from trainers.simulated_worker import Raised, SimulatedWorker, as_opening
+from trainers.simulated_worker import Raised, SimulatedWorker
 from trainers.story import Setup
 
 CLOSED = "closed"
@@ -156,7 +156,6 @@ class World:
         self._parts_lost(worker.id)
 
     def _open(self, action: m.Open) -> None:
-        step, restore = action.step, None
         previous = self.members.get(action.generation - 1, ())
         present = [w for w in previous if self._was_survivor(w)]
         saved = max(self.ledger.saved - self.damaged, default=0)
@@ -165,18 +164,41 @@ class World:
         left = {self.machine.roster.workers[w].state for w in previous} <= {State.LEAVING, State.ENDED}
         self.happened("all leave, and it is saved", action.restore and left and 0 < saved == self.ledger.step)
         self._witnesses(action, previous)
+        self.members[action.generation] = action.members
         if action.restore:
-            step = saved
-            restore = {"step": step}
+            self.todo.append(lambda: self._restore(action))
+        else:
+            self._say_open(action, action.step, None)
+
+    def _restore(self, action: m.Open) -> None:
+        """The newest good checkpoint was found (opener.py); the generation may be over by then."""
+        step = max(self.ledger.saved - self.damaged, default=0)
+        if self.machine.phase is Phase.FORMING and self.machine.generation.number == action.generation:
             self.ledger.restored(step)
             self.feed(m.Restored(step))
-        self.members[action.generation] = action.members
-        domains = [
-            {"worker": w, "group": self.workers[w].group, "node": self.workers[w].node}
-            for w in action.members
-        ]
-        opening = as_opening(action, domains, step, restore, self.machine.progress.saved_step or 0)
-        self._tell(action.members, replace(opening, pace=self.pace.to_json(action.members)))
+        self._say_open(action, step, {"step": step})
+
+    def _say_open(self, action: m.Open, step: int, restore: Json | None) -> None:
+        members, before = self._describe(action.members), self._describe(self.members.get(action.layout, ()))
+        said = {
+            "generation": action.generation,
+            "step": step,
+            "cursor": action.cursor,
+            "record": action.record,
+            "whole": action.whole,
+            "done": {w: list(d) for w, d in action.done.items()},
+            "restore": restore,
+            "saved_step": self.machine.progress.saved_step or 0,
+            "pace": self.pace.to_json(action.members),
+            "hold": action.hold,
+            **thin(members, action, before),
+        }
+        opening = Opening.from_json(said)
+        self.ledger.thinned(opening, action, ownership(self.setup.blocks, opening.before))
+        self._tell(action.members, opening)
+
+    def _describe(self, members: Sequence[str]) -> list[Json]:
+        return [{"worker": w, "group": self.workers[w].group, "node": self.workers[w].node} for w in members]
 
     def _kept_twice(self) -> None:
         meeting = self.meetings.get(self.machine.generation.number)

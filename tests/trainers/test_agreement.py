@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +50,16 @@ def test_finished_microbatches_count_only_for_the_step_that_is_redone() -> None:
     opened = resume_point(reports, 5, (5, record(5)))
     assert opened.done == {"a": (1, 2)}
     assert opened.record == record(5)
+
+
+def test_the_layout_that_most_survivors_hold_is_named_and_who_holds_something_else_is_not_in_it() -> None:
+    layouts = {"a": 3, "b": 2, "c": 2, "d": 0, "e": 1}
+    reports = {w: replace(report(5, (0, 6)), layout=layout) for w, layout in layouts.items()}
+    reports["f"] = replace(report(3, (0, 6)), layout=2)  # of no use: too far behind
+    opened = resume_point(reports, 5, None)
+    assert (opened.layout, opened.same) == (2, ("b", "c"))
+    assert set(opened.held) == {"a", "b", "c", "d", "e"}
+    assert resume_point({"a": report(5, (0, 6))}, 5, None).same == ()
 
 
 ranges = st.tuples(st.integers(0, BLOCKS), st.integers(0, BLOCKS)).map(lambda r: (min(r), max(r)))

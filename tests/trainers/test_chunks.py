@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 
 import pytest
@@ -82,7 +83,11 @@ def test_a_part_names_each_element_of_a_parameter_once(space: FlatSpace, data: s
 def test_chunks_partition_every_bucket(space: FlatSpace, domains: list[Domain]) -> None:
     own = Ownership.of(space, domains)
     for bucket in space.buckets():
-        assert blocks([own.chunk(bucket, rank) for rank in range(own.world)]) == list(range(*bucket))
+        chunks = sorted(own.chunk(bucket, rank) for rank in range(own.world))
+        assert blocks(chunks) == list(range(*bucket))
+        listed = own.chunks(bucket)
+        assert [c for c, _ in listed] == [c for c in chunks if c[0] < c[1]]
+        assert all(own.chunk(bucket, rank) == c for c, rank in listed)
     everyone = sorted(b for rank in range(own.world) for b in blocks(own.owned(rank)))
     assert everyone == list(range(space.blocks)), "every block has exactly one owner"
 
@@ -93,6 +98,15 @@ def test_chunks_of_one_bucket_differ_by_one_block_at_most(space: FlatSpace, doma
     for bucket in space.buckets():
         sizes = [b - a for a, b in (own.chunk(bucket, rank) for rank in range(own.world))]
         assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 200), st.integers(1, 12), st.integers(2, 300))
+def test_over_many_buckets_everybody_owns_about_the_same(buckets: int, per: int, workers: int) -> None:
+    space = FlatSpace((), buckets * per * (BUCKET // per), BUCKET // per)
+    own = Ownership.of(space, [Domain(f"w{i}", f"g{i}", f"n{i}") for i in range(workers)])
+    loads = Counter(rank for bucket in space.buckets() for c, rank in own.chunks(bucket) for _ in range(*c))
+    sizes = [loads[rank] for rank in range(workers)]
+    assert max(sizes) - min(sizes) <= 2
 
 
 @given(st.one_of(spaces, wide), members())
@@ -125,10 +139,29 @@ def test_the_buddy_fails_with_nothing_that_takes_the_owner(domains: list[Domain]
             assert other.group != mine.group
 
 
-@given(st.integers(2, 60))
-def test_on_nodes_of_their_own_everybody_is_the_buddy_of_one(workers: int) -> None:
-    chosen = buddies([Domain(f"w{i}", f"g{i}", f"n{i}") for i in range(workers)])
-    assert sorted(b for b in chosen if b is not None) == list(range(workers))
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_nobody_keeps_more_for_others_than_it_must(sizes: list[int], dice: random.Random) -> None:
+    """sizes: workers on each node, in any order of ranks."""
+    domains = [Domain(f"{n}-{i}", f"{n}-{i}", f"n{n}") for n, size in enumerate(sizes) for i in range(size)]
+    dice.shuffle(domains)
+    chosen = buddies(domains)
+    keeps = Counter(b for b in chosen if b is not None)
+    largest = max(sizes)
+    others = len(domains) - largest
+    must = -(-largest // others) if others else 1
+    assert max(keeps.values(), default=0) <= max(1, must)
+
+
+def test_a_buddy_is_on_another_node_and_in_another_group_where_a_group_spans_nodes() -> None:
+    spread = [
+        Domain("a", "g0", "n0"),
+        Domain("b", "g0", "n1"),
+        Domain("c", "g1", "n1"),
+        Domain("d", "g1", "n0"),
+    ]
+    assert buddies(spread) == [2, 3, 0, 1]
+    assert buddies(spread[:2]) == [1, 0], "only the node can differ"
+    assert buddies([spread[0], spread[3]]) == [1, 0], "only the group can differ"
 
 
 @given(wide, members())

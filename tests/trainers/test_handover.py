@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastrain.trainers import messages as m
 from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
-from elastrain.trainers.handover import Opening, Transfer, plan
 from elastrain.trainers.messages import Range
+from elastrain.trainers.opening import Opening, thin
+from elastrain.trainers.transfers import Transfer, plan
+from elastrain.trainers.wire import decode, encode
 
 
 def ownership(blocks: int, workers: list[str]) -> Ownership:
@@ -17,9 +20,12 @@ def ownership(blocks: int, workers: list[str]) -> Ownership:
     )
 
 
+def described(workers: list[str]) -> list[m.Json]:
+    return [{"worker": w, "group": w, "node": w} for w in workers]
+
+
 def opening(workers: list[str], held: dict[str, list[Range]]) -> Opening:
-    members = tuple({"worker": w, "group": w, "node": w} for w in workers)
-    return Opening(2, members, 5, {}, None, held, (), {}, None, 0)
+    return Opening(2, tuple(described(workers)), 5, {}, None, held, (), {}, None, 0)
 
 
 def blocks(ranges: list[Range]) -> set[int]:
@@ -75,6 +81,51 @@ def test_the_next_holder_in_rank_order_sends(change: tuple[int, list[str], dict[
         for block in range(*transfer.blocks):
             turns = (rank % world for rank in range(transfer.target + 1, transfer.target + world))
             assert transfer.source == next(rank for rank in turns if block in has[rank])
+
+
+@st.composite
+def in_few_words(draw: st.DrawFn) -> tuple[int, list[str], m.Open, list[str]]:
+    """(blocks, members of generation 2, the machine's opening of it, members of generation 1). Some hold just
+    what generation 1 gave them, some hold more, some hold nothing of use, some are gone."""
+    size = draw(st.integers(1, 30))
+    before = [f"w{i}" for i in range(draw(st.integers(1, 7)))]
+    own = ownership(size, before)
+    held = {w: tuple(own.held(rank)) for rank, w in enumerate(before)}
+    fates = {w: draw(st.sampled_from(["same", "same", "more", "nothing", "gone"])) for w in before}
+    if len(set().union(*(blocks([*held[w]]) for w in before if fates[w] in ("same", "more")))) < size:
+        fates = {**fates, before[0]: "everything"}
+    reported = {w: h for w, h in held.items() if fates[w] in ("same", "more", "everything")}
+    for worker in reported:
+        if fates[worker] == "more":
+            first = draw(st.integers(0, size - 1))
+            reported[worker] = (*reported[worker], (first, draw(st.integers(first + 1, size))))
+        elif fates[worker] == "everything":
+            reported[worker] = ((0, size),)
+    stay = [w for w in before if fates[w] != "gone"]
+    members = draw(st.permutations([*stay, *(f"j{i}" for i in range(draw(st.integers(0, 2))))]))
+    same = tuple(w for w in reported if fates[w] == "same")
+    action = m.Open(2, tuple(members), 5, held=reported, layout=1 if same else 0, same=same)
+    return size, list(members), action, before
+
+
+@given(in_few_words())
+def test_an_opening_in_few_words_says_the_same_as_one_that_names_every_range(
+    story: tuple[int, list[str], m.Open, list[str]],
+) -> None:
+    size, workers, action, before = story
+    own, full = ownership(size, workers), {w: list(h) for w, h in action.held.items()}
+    named = opening(workers, full)
+    said = thin(described(workers), action, described(before) if action.layout else [])
+    others = {"generation": 2, "step": 5, "cursor": {}, "record": None, "whole": [], "done": {}}
+    few = Opening.from_json(decode(encode({**others, "restore": None, "saved_step": 0, **said})))
+    assert plan(few, own) == plan(named, own)
+    empty = {r for r, w in enumerate(workers) if w in action.same and not action.held[w]}
+    assert set(few.survivors()) - set(named.survivors()) == empty, "a layout may give nothing to a survivor"
+    assert set(named.survivors()) <= set(few.survivors())
+    for rank in range(own.world):
+        mine = [t for t in plan(named, own) if rank in (t.source, t.target)]
+        assert plan(few, own, rank) == plan(named, own, rank) == mine
+    assert not set(action.same) & few.held.keys(), "what its layout says is not said again"
 
 
 def test_nothing_travels_if_nobody_came_or_went() -> None:

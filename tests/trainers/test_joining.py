@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from elastrain.trainers import collectives
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Broken, Group
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.handover import Opening, catch_up, hand_over
+from elastrain.trainers.handover import catch_up, hand_over
+from elastrain.trainers.opening import Opening
 from elastrain.trainers.replica import Replica, make_module
 from elastrain.trainers.spec import parse_spec
 from engine.tasks.toy import Toy
@@ -72,6 +75,24 @@ def test_a_joiner_that_holds_a_chunk_has_the_buffers_already() -> None:
     assert (
         replica.model.buffers.base["1.running_var"] == 0
     ).all()  # what was sent, no longer the seed's ones
+
+
+def test_what_a_layout_gave_is_said_by_its_number_until_something_else_is_held() -> None:
+    replica, opening, ownership = joiner()
+    hand_over(replica, opening, Breaking(9), ownership)
+    report = replica.report(2, "halted")
+    assert (report.layout, report.held) == (2, tuple(sorted(ownership.held(1))))
+
+    class Broken(Breaking):
+        def barrier(self) -> None:
+            raise collectives.Broken("after the chunks, before everyone has the new layout")
+
+    more = replace(opening, generation=3, held={"w0": opening.held["w0"], "w1": []})
+    with pytest.raises(collectives.Broken):
+        hand_over(replica, more, Broken(9), ownership)
+    assert replica.report(3, "broken").layout == 0
+    replica.forget()
+    assert replica.report(3, "broken").layout == 0
 
 
 def test_a_job_that_begins_again_finds_the_seeds_parameters_on_a_joiner_too() -> None:

@@ -40,6 +40,8 @@ def resume_point(reports: Mapping[str, Report], step: int, record: Stored) -> Op
     """
     good = {w: r for w, r in reports.items() if useful(r, step, record)}
     newest = {w: r for w, r in good.items() if r.step == step}
+    layouts = Counter(r.layout for r in good.values() if r.layout)
+    layout = max(layouts, key=lambda g: (layouts[g], g), default=0)  # the one that says the most
     behind = [r for r in good.values() if r.step < step]
     return Open(
         generation=0,
@@ -48,6 +50,8 @@ def resume_point(reports: Mapping[str, Report], step: int, record: Stored) -> Op
         cursor=[*newest.values(), *behind][0].cursor,
         record=record[1] if record is not None and behind else None,
         held={w: r.held for w, r in good.items()},
+        layout=layout,
+        same=tuple(w for w, r in good.items() if r.layout == layout > 0),
         whole=tuple(w for w, r in newest.items() if r.whole),
         done={w: r.done for w, r in newest.items()},
     )

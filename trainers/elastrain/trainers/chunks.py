@@ -11,6 +11,8 @@ fp32), the last-registered first, since backward finishes their gradients first.
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,10 +73,14 @@ class FlatSpace:
     def blocks(self) -> int:
         return -(-self.size // self.block)
 
+    @property
+    def per_bucket(self) -> int:
+        """Blocks in every bucket but the last one, which may have fewer."""
+        return max(1, BUCKET // self.block)
+
     def buckets(self) -> list[Range]:
         """Block ranges, in the order in which collectives are launched."""
-        per_bucket = max(1, BUCKET // self.block)
-        return [(b, min(b + per_bucket, self.blocks)) for b in range(0, self.blocks, per_bucket)]
+        return [(b, min(b + self.per_bucket, self.blocks)) for b in range(0, self.blocks, self.per_bucket)]
 
     def elements(self, blocks: Range) -> slice:
         return slice(blocks[0] * self.block, min(blocks[1] * self.block, self.size))
@@ -132,23 +138,42 @@ class Domain:
 
 
 def buddies(domains: Sequence[Domain]) -> list[int | None]:
-    """For each rank the rank that keeps the same state: on another node if there are two, else in another
-    group, else another worker. Members of one domain spread over the others."""
-    ranks = range(len(domains))
+    """For each rank the rank that keeps the same state: on another node and in another group if there is one,
+    else on another node, else in another group, else another worker; and nobody for more than its share.
 
-    def other(rank: int, key: str) -> list[int]:
-        mine = getattr(domains[rank], key)
-        others = [r for r in ranks if getattr(domains[r], key) != mine]
-        at = next((i for i, r in enumerate(others) if r > rank), 0)
-        peers = [r for r in ranks if getattr(domains[r], key) == mine]
-        turn = peers.index(rank)
-        return others[at:] + others[:at] if turn == 0 or not others else others[turn % len(others) :] + others
+    All ranks stand in a ring, those of one node side by side. A shift by the size of the largest node leads
+    out of every node, and makes each the buddy of one. Only where that node holds more than half of all does
+    it not: then whoever keeps least so far takes the next.
+    """
+    if len(domains) < 2:
+        return [None for _ in domains]
+    nodes, groups = Counter(d.node for d in domains), Counter(d.group for d in domains)
+    both = Counter((d.node, d.group) for d in domains)
+    ring = sorted(range(len(domains)), key=lambda r: (domains[r].node, domains[r].group, r))
+    shift = max(nodes.values()) if len(nodes) > 1 else max(groups.values()) if len(groups) > 1 else 1
+    chosen: list[int | None] = [None] * len(domains)
+    keeps, left = Counter[int](), list[tuple[int, int]]()  # (place in the ring, how far apart a buddy can be)
 
-    result: list[int | None] = []
-    for rank in ranks:
-        choice = other(rank, "node") or other(rank, "group") or other(rank, "worker")
-        result.append(choice[0] if choice else None)
-    return result
+    def apart(a: int, b: int) -> int:
+        return 2 * (domains[a].node != domains[b].node) + (domains[a].group != domains[b].group)
+
+    for place, rank in enumerate(ring):
+        mine, outside = domains[rank], len(domains) - nodes[domains[rank].node]
+        away = outside - groups[mine.group] + both[mine.node, mine.group]
+        best = 3 if away else 2 if outside else 1 if len(domains) > groups[mine.group] else 0
+        buddy = ring[(place + shift) % len(ring)]
+        if buddy != rank and apart(rank, buddy) == best:
+            chosen[rank] = buddy
+            keeps[buddy] += 1
+        else:
+            left.append((place, best))
+    for place, best in left:
+        rank = ring[place]
+        turns = [ring[(place + turn) % len(ring)] for turn in range(1, len(ring))]
+        buddy = min((r for r in turns if apart(rank, r) == best), key=lambda r: keeps[r])
+        chosen[rank] = buddy
+        keeps[buddy] += 1
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -168,15 +193,39 @@ class Ownership:
         return len(self.domains)
 
     def chunk(self, bucket: Range, rank: int) -> Range:
+        """In each next bucket the ranks move up by one place, so that it is not always the same who get a
+        larger chunk, or one at all."""
+        first, count, place = bucket[0], bucket[1] - bucket[0], (rank + self._turn(bucket)) % self.world
+        return (first + count * place // self.world, first + count * (place + 1) // self.world)
+
+    def chunks(self, bucket: Range) -> list[tuple[Range, int]]:
+        """The chunks of a bucket that are not empty, in order, each with its owner."""
         first, count = bucket[0], bucket[1] - bucket[0]
-        return (first + count * rank // self.world, first + count * (rank + 1) // self.world)
+        found: list[tuple[Range, int]] = []
+        while not found or found[-1][0][1] < bucket[1]:
+            block = found[-1][0][1] - first if found else 0
+            place = ((block + 1) * self.world - 1) // count  # whose share of `count` begins at `block`
+            owner = (place - self._turn(bucket)) % self.world
+            found.append(((first + block, first + count * (place + 1) // self.world), owner))
+        return found
+
+    def _turn(self, bucket: Range) -> int:
+        return bucket[0] // self.space.per_bucket
 
     def owned(self, rank: int) -> list[Range]:
         return [self.chunk(bucket, rank) for bucket in self.space.buckets()]
 
+    @functools.cached_property
+    def _kept(self) -> list[list[int]]:
+        kept: list[list[int]] = [[] for _ in self.domains]
+        for rank, buddy in enumerate(self.buddy):
+            if buddy is not None:
+                kept[buddy].append(rank)
+        return kept
+
     def kept_for(self, rank: int) -> list[int]:
         """Ranks whose chunks `rank` keeps as their buddy."""
-        return [r for r in range(self.world) if self.buddy[r] == rank]
+        return self._kept[rank]
 
     def held(self, rank: int) -> list[Range]:
         """Chunks whose state `rank` keeps, as owner or buddy; by bucket, then by owner; no empty ones."""

@@ -20,6 +20,7 @@ from websockets.http11 import Request, Response
 from elastrain.trainers import messages as m
 from elastrain.trainers.messages import Event, Fault, Json, Report
 from elastrain.trainers.suspicion import Disagreement
+from elastrain.trainers.wire import encode
 
 BEAT_S = 1.0  # so often workers hear that the coordinator is there
 FIRST_WORD_S = 20.0  # for a worker that has connected to say who it is
@@ -104,7 +105,7 @@ class Coordinator:
     def tell(self, workers: Iterable[str], message: Json) -> None:
         """Send without waiting, in order. A worker that is gone is noticed by its connection, not here."""
         connections = [self._connections[w] for w in workers if w in self._connections]
-        broadcast(connections, json.dumps(message, separators=(",", ":")))
+        broadcast(connections, encode(message))
 
     def fence(self, worker: str) -> None:
         """Close the connection; what is still in it is not heard."""

@@ -7,126 +7,20 @@ what is held then, which is never less.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elastrain.trainers.balance import Balance, Pace
-from elastrain.trainers.chunks import Domain, Ownership
+from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group, joined
 from elastrain.trainers.cursor import Cursor, advance
-from elastrain.trainers.messages import Json, Range
+from elastrain.trainers.messages import Range
+from elastrain.trainers.opening import Opening
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.step import Exchange
-
-
-@dataclass(frozen=True)
-class Opening:
-    """What the coordinator says when it opens a generation."""
-
-    generation: int
-    members: tuple[Json, ...]  # rank order: {worker, group, node, address}
-    step: int
-    cursor: Json | None
-    record: Json | None
-    held: dict[str, list[Range]]
-    whole: tuple[str, ...]
-    done: dict[str, list[int]]
-    restore: Json | None  # {"manifest": None | {...}, "prefix": "..."}; None: go on
-    saved_step: int
-    pace: Json | None = None  # what is known of the members' speeds (balance.py)
-    hold: bool = False  # compute nothing: make a checkpoint, and wait
-
-    @classmethod
-    def from_json(cls, data: Json) -> Opening:
-        return cls(
-            data["generation"],
-            tuple(data["members"]),
-            data["step"],
-            data["cursor"],
-            data["record"],
-            {w: [(a, b) for a, b in ranges] for w, ranges in data["held"].items()},
-            tuple(data["whole"]),
-            data["done"],
-            data["restore"],
-            data["saved_step"],
-            data.get("pace"),
-            data.get("hold", False),
-        )
-
-    @property
-    def workers(self) -> list[str]:
-        return [str(member["worker"]) for member in self.members]
-
-    def rank_of(self, worker: str) -> int:
-        return self.workers.index(worker)
-
-    def balance(self) -> Balance:
-        """The assignment as all members begin with it."""
-        workers = self.workers
-        return Balance(workers, Pace.from_json(self.pace, workers) if self.pace is not None else Pace())
-
-    def domains(self) -> list[Domain]:
-        return [Domain(m["worker"], m["group"], m["node"]) for m in self.members]
-
-
-@dataclass(frozen=True)
-class Transfer:
-    source: int
-    target: int
-    blocks: Range
-
-
-def plan(opening: Opening, ownership: Ownership) -> list[Transfer]:
-    """Who sends which blocks to whom: for each block that a member is to keep and does not hold, the next
-    holder after it in rank order."""
-    starts, holders = _holders([opening.held.get(w, []) for w in opening.workers])
-    transfers: list[Transfer] = []
-    for target in range(ownership.world):
-        for chunk in ownership.held(target):
-            transfers += _lacking(chunk, target, starts, holders)
-    return transfers
-
-
-def _holders(held: list[list[Range]]) -> tuple[list[int], list[list[int]]]:
-    """The flat space cut wherever somebody's range begins or ends: (first block, ranks that hold it) of each
-    piece, in order. held: by rank; ranges may overlap after an interrupted handover."""
-    changes: dict[int, list[tuple[int, int]]] = {0: []}  # block -> [(rank, +1 or -1)]
-    for rank, ranges in enumerate(held):
-        for start, stop in ranges:
-            changes.setdefault(start, []).append((rank, 1))
-            changes.setdefault(stop, []).append((rank, -1))
-    counts: Counter[int] = Counter()
-    starts, holders = sorted(changes), []
-    for block in starts:
-        for rank, change in changes[block]:
-            counts[rank] += change
-            if not counts[rank]:
-                del counts[rank]
-        holders.append(sorted(counts))
-    return starts, holders
-
-
-def _lacking(chunk: Range, target: int, starts: list[int], holders: list[list[int]]) -> list[Transfer]:
-    """What of a chunk has to come to `target`, in order."""
-    found: list[Transfer] = []
-    for at in range(bisect_right(starts, chunk[0]) - 1, bisect_left(starts, chunk[1])):
-        ranks, stop = holders[at], starts[at + 1] if at + 1 < len(starts) else chunk[1]
-        part = (max(chunk[0], starts[at]), min(chunk[1], stop))
-        if target in ranks:
-            continue
-        if not ranks:
-            raise AssertionError(f"blocks {part} are held by nobody: the coordinator should have restored")
-        source = ranks[bisect_right(ranks, target) % len(ranks)]
-        if found and found[-1].source == source and found[-1].blocks[1] == part[0]:
-            part = (found.pop().blocks[0], part[1])
-        found.append(Transfer(source, target, part))
-    return found
+from elastrain.trainers.transfers import Transfer, plan
 
 
 def catch_up(replica: Replica, opening: Opening) -> None:
@@ -152,12 +46,13 @@ def hand_over(replica: Replica, opening: Opening, group: Group, ownership: Owner
     # First the buffers: a joiner that holds a chunk counts as a survivor, should this generation break before
     # it is sealed, and a survivor has everything that nobody else keeps for it.
     _send_buffers(replica, opening, group)
-    _move_chunks(replica, plan(opening, ownership), group)
+    _move_chunks(replica, plan(opening, ownership, rank), group)
     if len(opening.whole) < group.world:
         replica.whole = replica.whole and opening.workers[rank] in opening.whole
         Exchange(replica, group, ownership, opening.workers).gather()
     group.barrier()
     replica.states.relayout(ownership.held(rank))
+    replica.layout = opening.generation
 
 
 def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> None:
@@ -184,6 +79,7 @@ def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> N
             replica.model.params[space.elements(transfer.blocks)] = params[source][here]
             state = {s: slot[source][here] for s, slot in zip(replica.rule.slots, slots, strict=True)}
             states.put(transfer.blocks, state)
+            replica.layout = 0
             at = here.stop
 
 
@@ -202,7 +98,7 @@ def _by_peer(transfers: list[Transfer], group: Group) -> tuple[list[list[Transfe
 def _send_buffers(replica: Replica, opening: Opening, group: Group) -> None:
     """The first survivor sends its buffers to every joiner. Their bytes, whatever their types."""
     bank = replica.model.buffers
-    survivors = [r for r, w in enumerate(opening.workers) if opening.held.get(w)]
+    survivors = opening.survivors()
     joiners = [r for r in range(group.world) if r not in survivors]
     if not bank or not joiners:
         return

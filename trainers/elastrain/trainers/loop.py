@@ -19,8 +19,9 @@ from elastrain.trainers.collectives import Broken, Group, Halted
 from elastrain.trainers.cursor import Verdict
 from elastrain.trainers.evaluate import evaluate_step
 from elastrain.trainers.faults import UserFault, blamed_on_user, internal, refuse
-from elastrain.trainers.handover import Opening, catch_up, hand_over
+from elastrain.trainers.handover import catch_up, hand_over
 from elastrain.trainers.messages import Json, Report
+from elastrain.trainers.opening import Opening
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.reduction import Reduction
 from elastrain.trainers.replica import Replica
@@ -134,6 +135,7 @@ class Trainer:
             restore.load(self.replica, self.session.storage, opening.restore, ownership, rank, alive)
             self.agreed = self.replica.step
             group.barrier()
+            self.replica.layout = opening.generation
         else:
             hand_over(self.replica, opening, group, ownership)
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)

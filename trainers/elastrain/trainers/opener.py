@@ -19,6 +19,7 @@ from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.facts import event
 from elastrain.trainers.membership import Machine, Phase
 from elastrain.trainers.messages import Event, Json
+from elastrain.trainers.opening import thin
 from elastrain.trainers.storage import StorageError
 from elastrain.trainers.tally import Tally
 
@@ -43,6 +44,7 @@ class Opener:
         """give_up: ends the attempt, since the storage cannot be used; is told why."""
         self.machine, self.coordinator, self.checkpoints = machine, coordinator, checkpoints
         self.tally, self.feed, self.give_up = tally, feed, give_up
+        self._members: dict[int, list[Json]] = {}  # generation -> {worker, group, node, address} by rank
         self._storage = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,7 +110,7 @@ class Opener:
 
     def _tell(self, action: m.Open, step: int, restore: Json | None) -> None:
         workers = self.machine.roster.workers
-        members = [
+        members: list[Json] = [
             {
                 "worker": w,
                 "group": workers[w].group,
@@ -117,16 +119,16 @@ class Opener:
             }
             for w in action.members
         ]
+        self._members[action.generation] = members
         opening = {
             "kind": "open",
             "generation": action.generation,
-            "members": members,
+            **thin(members, action, self._members.get(action.layout, ())),
             "step": step,
             "cursor": action.cursor,
             "record": action.record,
-            "held": action.held,
             "whole": action.whole,
-            "done": action.done,
+            "done": {w: done for w, done in action.done.items() if done},
             "restore": restore,
             "saved_step": self.machine.progress.saved_step or 0,
             "pace": self.tally.pace.to_json(action.members),

@@ -112,6 +112,7 @@ class Replica:
         self.cursor: Cursor | None = None  # None: nothing is held
         self.record: Json | None = None
         self.whole = False
+        self.layout = 0  # the generation whose layout `states` has; 0: no one's
         self.partial: Partial | None = None
         self.filling = Filling(model.space)
         self.each_once: bool | None = None  # does each gradient come once per backward? None: not seen yet
@@ -126,6 +127,7 @@ class Replica:
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
         self.states.pieces, self.reduced, self.new_buffers = {}, {}, None
+        self.layout = 0
 
     def report(self, generation: int, why: str, detail: str = "") -> Report:
         if self.cursor is None:
@@ -138,6 +140,7 @@ class Replica:
             cursor=self.cursor.to_json(),
             record=self.record,
             held=tuple(self.states.ranges()),
+            layout=self.layout,
             whole=self.whole,
             done=done,
             detail=detail,

@@ -42,3 +42,4 @@ class Report:
     fault: Fault | None = None
     detail: str = ""
     corrupt: Disagreement | None = None
+    layout: int = 0  # the generation whose layout gives exactly `held` to this worker; 0: none

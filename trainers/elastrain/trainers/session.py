@@ -22,13 +22,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from elastrain.trainers.collectives import Halted
-from elastrain.trainers.handover import Opening
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.lifeline import SILENCE_S, Lifeline, bound_sends
 from elastrain.trainers.messages import Fault, Json, Report
+from elastrain.trainers.opening import Opening
 from elastrain.trainers.reach import unreachable
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.storage import Storage
+from elastrain.trainers.wire import decode
 
 CONNECT_S = 20.0
 WORKS_S = 1.0
@@ -178,10 +179,10 @@ class Session:
 
     def _listen(self) -> None:
         try:
-            for text in self._connection:
+            for data in self._connection:
                 if self._lifeline is not None:
                     self._lifeline.heard()
-                message = json.loads(text)
+                message = decode(data)
                 with self._changed:
                     self._hear(message)
                     self._changed.notify_all()

@@ -1,0 +1,98 @@
+"""What the coordinator says when it opens a generation, and how it says it in few words. No torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastrain.trainers.balance import Balance, Pace
+from elastrain.trainers.chunks import Domain
+from elastrain.trainers.messages import Json, Open, Range
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the coordinator says when it opens a generation."""
+
+    generation: int
+    members: tuple[Json, ...]  # rank order: {worker, group, node, address}
+    step: int
+    cursor: Json | None
+    record: Json | None
+    held: dict[str, list[Range]]  # by those who do not hold exactly what the layout `before` gives them
+    whole: tuple[str, ...]
+    done: dict[str, list[int]]
+    restore: Json | None  # {"manifest": None | {...}, "prefix": "..."}; None: go on
+    saved_step: int
+    pace: Json | None = None  # what is known of the members' speeds (balance.py)
+    hold: bool = False  # compute nothing: make a checkpoint, and wait
+    before: tuple[Domain, ...] = ()  # members of an earlier generation, by their ranks in it
+
+    @classmethod
+    def from_json(cls, data: Json) -> Opening:
+        return cls(
+            data["generation"],
+            tuple(data["members"]),
+            data["step"],
+            data["cursor"],
+            data["record"],
+            {w: [(a, b) for a, b in ranges] for w, ranges in data["held"].items()},
+            tuple(data["whole"]),
+            data["done"],
+            data["restore"],
+            data["saved_step"],
+            data.get("pace"),
+            data.get("hold", False),
+            tuple(_domain(m, data["members"]) for m in data.get("before", ())),
+        )
+
+    @property
+    def workers(self) -> list[str]:
+        return [str(member["worker"]) for member in self.members]
+
+    def rank_of(self, worker: str) -> int:
+        return self.workers.index(worker)
+
+    def balance(self) -> Balance:
+        """The assignment as all members begin with it."""
+        workers = self.workers
+        return Balance(workers, Pace.from_json(self.pace, workers) if self.pace is not None else Pace())
+
+    def domains(self) -> list[Domain]:
+        return [Domain(m["worker"], m["group"], m["node"]) for m in self.members]
+
+    @functools.cached_property
+    def same(self) -> dict[str, int]:
+        """Members that hold what the layout `before` gives them -> their ranks in it."""
+        members = set(self.workers)
+        ranks = {d.worker: rank for rank, d in enumerate(self.before)}
+        return {w: r for w, r in ranks.items() if w in members and w not in self.held}
+
+    def survivors(self) -> list[int]:
+        """Ranks of those who hold something; the others are joiners."""
+        return [r for r, w in enumerate(self.workers) if w in self.same or self.held.get(w)]
+
+
+def thin(members: Sequence[Json], action: Open, before: Sequence[Json]) -> Json:
+    """What an opening says of its members and of what they hold, without saying anything twice: a thousand
+    members hold tens of thousands of chunks, and nearly all of them just what their last layout gave them.
+
+    members, before: {worker, group, node, ...} by rank; before: those of the generation `action.layout`.
+    """
+    if not action.same:
+        return {"members": members, "held": action.held}
+    ranks, same = {m["worker"]: rank for rank, m in enumerate(members)}, set(action.same)
+    known = {m["worker"] for m in before} & ranks.keys()
+    return {
+        "members": members,
+        "before": [ranks.get(m["worker"], [m["worker"], m["group"], m["node"]]) for m in before],
+        "held": {w: action.held.get(w, ()) for w in {**action.held, **dict.fromkeys(known)} if w not in same},
+    }
+
+
+def _domain(said: int | list[str], members: Sequence[Json]) -> Domain:
+    """One of `before`: a member's rank, or (worker, group, node) of one that is gone."""
+    if isinstance(said, int):
+        return Domain(members[said]["worker"], members[said]["group"], members[said]["node"])
+    return Domain(*said)
