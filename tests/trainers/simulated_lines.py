@@ -72,6 +72,7 @@ class Lines:
         if self.broken:
             self.world.ledger.unheard = True
             return
+        self.world.ledger.unheard |= self.fenced
         self.world.sent += 1
         self.outbox.append((self.world.sent, word))
         if not (again or isinstance(word, tuple | m.Registered)):  # a connection registers once

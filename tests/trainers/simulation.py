@@ -26,11 +26,11 @@ LAST_AMBUSH = 400  # turns after the last deed; what has not found its moment by
 IDLE_TICKS = 80  # so long nothing but time may be needed: backoff, silence, start timeout
 
 
-def run(story: Story | int, *, tell: bool = False) -> World:
-    """One story, or that of a seed. Raises AssertionError if an invariant does not hold, or if the job does
-    not end; the world's trace is in the error's notes if it was to be told."""
+def run(story: Story | int, *, tell: bool = False, kinds: Sequence[str] = WEIGHED) -> World:
+    """One story, or that of a seed, with these kinds of faults. Raises AssertionError if an invariant does
+    not hold, or if the job does not end; if it was to be told, what happened is in the error's notes."""
     if isinstance(story, int):
-        story = draw(random.Random(story), WEIGHED)
+        story = draw(random.Random(story), kinds)
     world = World(random.Random(story.order), story.setup)
     world.trace = [] if tell else None
     world.say(str(story.setup))
