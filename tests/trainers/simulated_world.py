@@ -179,7 +179,7 @@ class World:
         self._say_open(action, step, {"step": step})
 
     def _say_open(self, action: m.Open, step: int, restore: Json | None) -> None:
-        members, before = self._describe(action.members), self._describe(self.members.get(action.layout, ()))
+        members, before = self._describe(action.members), self._describe(self.members.get(action.same[0], ()))
         said = {
             "generation": action.generation,
             "step": step,

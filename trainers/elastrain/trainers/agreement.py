@@ -50,8 +50,7 @@ def resume_point(reports: Mapping[str, Report], step: int, record: Stored) -> Op
         cursor=[*newest.values(), *behind][0].cursor,
         record=record[1] if record is not None and behind else None,
         held={w: r.held for w, r in good.items()},
-        layout=layout,
-        same=tuple(w for w, r in good.items() if r.layout == layout > 0),
+        same=(layout, tuple(w for w, r in good.items() if r.layout == layout > 0)),
         whole=tuple(w for w, r in newest.items() if r.whole),
         done={w: r.done for w, r in newest.items()},
     )

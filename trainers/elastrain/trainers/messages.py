@@ -231,8 +231,7 @@ class Open:
     cursor: Json | None = None
     record: Json | None = None  # leads from step - 1 to `step`, for those who are behind
     held: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
-    layout: int = 0  # a generation; what it gave to these members is what they hold:
-    same: tuple[str, ...] = ()
+    same: tuple[int, tuple[str, ...]] = (0, ())  # a generation, and who holds just what it gave them
     whole: tuple[str, ...] = ()
     done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     restore: bool = False  # nobody holds everything: load the newest checkpoint, or begin from the seed

@@ -123,7 +123,7 @@ class Opener:
         opening = {
             "kind": "open",
             "generation": action.generation,
-            **thin(members, action, self._members.get(action.layout, ())),
+            **thin(members, action, self._members.get(action.same[0], ())),
             "step": step,
             "cursor": action.cursor,
             "record": action.record,

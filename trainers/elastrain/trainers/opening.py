@@ -78,11 +78,12 @@ def thin(members: Sequence[Json], action: Open, before: Sequence[Json]) -> Json:
     """What an opening says of its members and of what they hold, without saying anything twice: a thousand
     members hold tens of thousands of chunks, and nearly all of them just what their last layout gave them.
 
-    members, before: {worker, group, node, ...} by rank; before: those of the generation `action.layout`.
+    members, before: {worker, group, node, ...} by rank; before: of the generation that `action.same` names.
     """
-    if not action.same:
+    _, holders = action.same
+    if not holders:
         return {"members": members, "held": action.held}
-    ranks, same = {m["worker"]: rank for rank, m in enumerate(members)}, set(action.same)
+    ranks, same = {m["worker"]: rank for rank, m in enumerate(members)}, set(holders)
     known = {m["worker"] for m in before} & ranks.keys()
     return {
         "members": members,
