@@ -30,6 +30,8 @@ from engine.checks import check, check_samples
 from engine.harness import Run, run, toy
 from engine.rough_launcher import RoughLauncher
 
+Strike = Callable[[random.Random], None]
+
 SAMPLES = 300
 HANG_S = 120.0  # nobody may need longer for one step: evictions take 5 s, starts 2 s
 DEADLY = 2  # deaths between two accepted steps; three in a row at one step are, rightly, the user's fault
@@ -80,21 +82,26 @@ class Chaos(Run):
 
     async def _havoc(self, draw: random.Random) -> None:
         self._listen()
-        strikes: dict[Callable[[random.Random], None], int] = {
-            self._kill: 30,
-            self._kill_several: 10,
-            self._kill_all: 2,
-            self._kill_a_starting_one: 5,
-            self._stop_for_a_moment: 10,
-            self._stop_until_evicted: 12,
-            self._scale: 25,
-            self._checkpoint: 6,
-        }
+        strikes = self.strikes()
         end = time.monotonic() + self.seconds if self.seconds is not None else None
         while end is None or time.monotonic() < end:
             await self._some_steps(draw)
             draw.choices(list(strikes), list(strikes.values()))[0](draw)
         self.attempt.finish("paused")
+
+    def strikes(self) -> dict[Strike, int]:
+        """What may happen, and how often in a hundred or so."""
+        return {
+            self._kill: 26,
+            self._kill_several: 8,
+            self._kill_all: 2,
+            self._kill_a_starting_one: 5,
+            self._stop_for_a_moment: 8,
+            self._stop_until_evicted: 10,
+            self._notice: 12,
+            self._scale: 22,
+            self._checkpoint: 5,
+        }
 
     def _listen(self) -> None:
         """See every accepted record."""
@@ -149,6 +156,12 @@ class Chaos(Run):
                 self._signal(worker, signal.SIGKILL)
                 self.counts["kills"] += 1
 
+    def _notice(self, draw: random.Random) -> None:
+        """SIGTERM, as a node that is to be shut down sends it; sometimes to all."""
+        members = self._members(draw)
+        for worker in members[: draw.randint(1, max(1, len(members)))]:
+            self.counts["notices"] += self._signal(worker, signal.SIGTERM)
+
     def _stop_for_a_moment(self, draw: random.Random) -> None:
         for worker in self._members(draw)[:1]:
             self._beside(self._stop(worker, draw.uniform(0.1, 2.0), "pauses"))
@@ -164,10 +177,13 @@ class Chaos(Run):
         known = self.attempt.machine.roster.workers[worker]
         if self._signal(worker, signal.SIGSTOP):
             self.counts[what] += 1
-            until = time.monotonic() + at_most_s
-            while known.state is not State.LOST and time.monotonic() < until:
-                await asyncio.sleep(0.01)
+            await self._until(lambda: known.state is State.LOST, at_most_s)
             self._signal(worker, signal.SIGCONT)
+
+    async def _until(self, happened: Callable[[], bool], at_most_s: float) -> None:
+        end = time.monotonic() + at_most_s
+        while not happened() and time.monotonic() < end:
+            await asyncio.sleep(0.01)
 
     def _scale(self, draw: random.Random) -> None:
         self.attempt.scale(1, draw.randint(1, self.workers[1]))
@@ -188,24 +204,31 @@ class Chaos(Run):
 
     # ---- afterwards -------------------------------------------------------------------------
 
-    def summary(self) -> str:
+    def numbers(self) -> dict[str, int]:
         lost = [e["data"]["cause"] for e in self.events("worker.lost")]
-        numbers = {
+        return {
             "steps": self.steps()[-1],
+            "redone": len(self.steps()) - len(set(self.steps())),
             "kills": self.counts["kills"],
             "stops": self.counts["pauses"] + self.counts["stops"],
             "evicted": lost.count("no heartbeat"),
+            "notices": self.counts["notices"],
             "joins": len(self.events("worker.joined")),
             "leaves": len(self.events("worker.left")),
             "generations": len(self.of_kind("generation")),
             "rollbacks": len(self.events("rollback")),
         }
-        return ", ".join(f"{name} {number}" for name, number in numbers.items())
+
+    def summary(self) -> str:
+        return ", ".join(f"{name} {number}" for name, number in self.numbers().items())
 
 
-def under_fire(folder: Path, workers: int, seed: int, seconds: float) -> Chaos:
+def under_fire(
+    folder: Path, workers: int, seed: int, seconds: float, kind: type[Chaos] = Chaos, spares: int = 0
+) -> Chaos:
     """A disturbed run of so many seconds, and everything that must hold after it."""
-    chaos = Chaos(folder / "many", witness(steps=1_000_000), (1, workers), seed=seed, seconds=seconds)
+    spec = witness(steps=1_000_000, workers={"min": 1, "max": 8, "spares": spares})
+    chaos = kind(folder / "many", spec, (1, workers), seed=seed, seconds=seconds)
     try:
         chaos.go(seconds + HANG_S)
     finally:
@@ -223,6 +246,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--spares", type=int, default=0)
+    parser.add_argument("--network", action="store_true", help="lines are cut as well; needs root")
     parser.add_argument("--keep", type=Path, help="folder for logs and objects; default: a temporary one")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp(prefix="elastrain-chaos-"))
@@ -230,7 +255,11 @@ def main() -> None:
         f"seed {options.seed}, {options.workers} workers, {options.minutes:g} minutes, in {folder}",
         flush=True,
     )
-    chaos = under_fire(folder, options.workers, options.seed, options.minutes * 60)
+    kind = Chaos
+    if options.network:
+        from engine.net_chaos import NetChaos as kind  # type: ignore[no-redef]
+    seconds = options.minutes * 60
+    chaos = under_fire(folder, options.workers, options.seed, seconds, kind, options.spares)
     print(f"seed {options.seed}: {chaos.summary()}, digest equal")
 
 
