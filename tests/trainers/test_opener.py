@@ -124,6 +124,16 @@ def test_a_store_that_stays_away_ends_the_attempt_and_not_the_driver(monkeypatch
     play(scene)
 
 
+def test_an_error_that_nobody_thought_of_ends_the_attempt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        monkeypatch.setattr(it.checkpoints, "newest", lambda: ("folder", {"attempt": 1}))
+        it.opener.open(it.opening())
+        assert "KeyError: 'cursor'" in await it.given_up.get()
+
+    play(scene)
+
+
 def test_who_was_to_load_when_the_generation_ended_is_told_of_it_so_that_it_can_report() -> None:
     async def scene() -> None:
         it = Scene(7)

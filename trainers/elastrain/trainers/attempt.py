@@ -7,9 +7,10 @@ launcher ──starts──▶ workers ◀──WebSocket──▶ coordinator �
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -163,7 +164,20 @@ class Attempt:
         """Did it end in a way in which workers have something to finish?"""
         if self._outcome is None or not self._outcome.done():
             return False
+        if self._outcome.exception() is not None:
+            return False
         return self._outcome.result().outcome in ("succeeded", "paused", "preempted")
+
+    @contextlib.contextmanager
+    def _or_end(self) -> Iterator[None]:
+        """What raises amid the machine's orders leaves some undone, and everybody waiting: the attempt ends
+        with that error, not just the connection over which a word came."""
+        try:
+            yield
+        except Exception as error:
+            if self._outcome is None or self._outcome.done():
+                raise
+            self._outcome.set_exception(error)
 
     def _no_storage(self, why: str) -> None:
         if self._outcome is not None and not self._outcome.done():
@@ -177,6 +191,10 @@ class Attempt:
     # ---- the machine ------------------------------------------------------------------------
 
     def _feed(self, event_: Event) -> None:
+        with self._or_end():
+            self._take(event_)
+
+    def _take(self, event_: Event) -> None:
         before = self.machine.phase
         actions = self.machine.handle(event_)
         if before is Phase.STEADY and self.machine.phase is not Phase.STEADY:
@@ -246,6 +264,10 @@ class Attempt:
         known = self.machine.roster.workers.get(worker)
         if known is None or known.state is State.LOST:
             return  # what a removed worker still says changes nothing
+        with self._or_end():
+            self._note(worker, said)
+
+    def _note(self, worker: str, said: Json) -> None:
         match said["kind"]:
             case "warm":
                 self._warm(worker, said)

@@ -102,9 +102,17 @@ class Opener:
                 await asyncio.sleep(RETRY_S)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(self._or_give_up(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _or_give_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Everybody waits for this: an error that nobody thought of must not be kept in a task."""
+        try:
+            await work
+        except Exception as error:
+            log.exception("a checkpoint could not be offered")
+            self.give_up(f"elastrain's own code raised {type(error).__name__}: {error}")
 
     # ---- telling ----------------------------------------------------------------------------
 
