@@ -116,7 +116,7 @@ def report(results: Results, out: Path) -> int:
     print(table(heads, cells))
     bars(out / "memory.svg", "Memory per worker", "MB", {name: measured(name) for name in names})
     against = {name: ratio(measured(name), whole(name)) for name in names}
-    figures = {
+    figures: dict[str, Any] = {
         "measured_mb": {name: measured(name) for name in names},
         "formula_mb": {name: wanted[name] for name in names},
         "activations_mb": activations,

@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from rig.analysis import (
     Target,
@@ -141,7 +142,7 @@ def report(results: Results, out: Path, fast: str) -> int:
     speeds = {name: middle(name, "steps_per_s") for name in names if name != "elastrain, checkpoints"}
     bars(out / "steady.svg", "Undisturbed training, 2 workers", "steps per second", speeds)
     ours = "elastrain"
-    figures = {
+    figures: dict[str, Any] = {
         "against_ddp": against(ours, "DDP"),
         "against_ddp_tuned": against(ours, "DDP, tuned"),
         "against_torchft": against(ours, "torchft"),

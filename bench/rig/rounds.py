@@ -26,7 +26,8 @@ class Case:
     measure: Measure
     setting: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    limit_s: float = 180.0
+    limit_s: float = 300.0
+    once: bool = False  # measured in one round only: a figure to show, not to be judged
 
     def __post_init__(self) -> None:
         self.name = self.name or self.system.name
@@ -66,11 +67,12 @@ def measure(cases: list[Case], chosen: argparse.Namespace, rounds: int) -> Resul
     rounds = chosen.rounds or rounds
     rows: dict[str, list[Row]] = {case.name: [] for case in cases}
     remarks: list[str] = []
-    tries = dict.fromkeys(rows, rounds + chosen.extra)
+    wanted = {case.name: 1 if case.once else rounds for case in cases}
+    tries = {name: count + chosen.extra for name, count in wanted.items()}
     for number in range(rounds + chosen.extra):
         turn = number % max(1, len(cases))
         for case in cases[turn:] + cases[:turn]:
-            if len(calm(rows[case.name], chosen.calm)) >= rounds or not tries[case.name]:
+            if len(calm(rows[case.name], chosen.calm)) >= wanted[case.name] or not tries[case.name]:
                 continue
             tries[case.name] -= 1
             wait_quiet(chosen.quiet_s)

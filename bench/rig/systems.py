@@ -186,7 +186,12 @@ class RayTrain:
     def start(self, run: Run) -> None:
         temporary = Path(tempfile.mkdtemp(prefix="r-"))  # short: Ray puts its sockets there
         run.litter.append(temporary)
-        environment = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_AUTH_MODE": "disabled"}
+        (temporary / "ray").mkdir()  # for the address of a cluster, which would else be everybody's
+        environment = {
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_TMPDIR": temporary,
+        }
         run.python("on_ray.py", temporary, **environment)
 
     workers = staticmethod(_by_name)

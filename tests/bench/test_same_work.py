@@ -1,8 +1,10 @@
 """The bench compares like with like: elastrain's Task is the peers' problem."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.harness import run
 from peers.ours import job_spec
@@ -10,6 +12,15 @@ from peers.task import Rows
 from rig import workload as w
 from rig.rounds import calm
 from rig.run import Run
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Two threads that wait for each other on a busy machine take minutes."""
+    before = torch.get_num_threads()
+    w.one_thread()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_sample_i_is_row_i_of_the_peers_steps() -> None:
@@ -25,6 +36,7 @@ def test_the_shares_of_a_step_are_all_of_its_rows_once() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.usefixtures("one_thread")
 def test_two_of_our_workers_and_plain_torch_train_alike(tmp_path: Path) -> None:
     more = {"steps": 6, "env": {"BENCH_RUN": str(tmp_path)}}
     setting = {"microbatch": 6, "ckpt_every": 0, "spec": more}
