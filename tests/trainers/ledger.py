@@ -190,7 +190,7 @@ class Ledger:
         assert few, f"patience: {len(lost)} of {members} are removed at once"
 
     def all_evaluated(self, due: Iterable[int]) -> None:
-        """Rank 0 tells of them, so they may be lost with it; otherwise never."""
+        """Rank 0 tells of them; should it be lost before, the next opening does."""
         missing = set(due) - self.evaluated
         assert not missing, f"nothing lost: nothing was heard of the evaluations at steps {missing}"
 

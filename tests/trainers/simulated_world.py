@@ -137,7 +137,7 @@ class World:
                 self.end = action
                 self.ledger.ended(action, self.total, self.asked, self.faults)
                 every = self.setup.evaluate_every
-                if action.outcome == "succeeded" and every and not self.faults["infrastructure"]:
+                if action.outcome == "succeeded" and every:
                     self.ledger.all_evaluated(range(every, self.total + 1, every))
 
     def _tell(self, workers: Sequence[str], message: Any) -> None:
@@ -179,6 +179,8 @@ class World:
         self._say_open(action, step, {"step": step})
 
     def _say_open(self, action: m.Open, step: int, restore: Json | None) -> None:
+        if action.cursor:
+            self.ledger.evaluated.add(action.cursor["evaluated"])  # tally.py looks there as well
         members, before = self._describe(action.members), self._describe(self.members.get(action.same[0], ()))
         said = {
             "generation": action.generation,

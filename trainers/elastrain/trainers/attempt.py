@@ -229,6 +229,7 @@ class Attempt:
                 self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
             case m.Open(generation, members):
                 self._members[generation] = members
+                self.tally.opened(action.cursor)
                 self.opener.open(action)
             case m.Accept(_, record, cursor):
                 self.tally.accepted(record, cursor, self.machine)

@@ -37,6 +37,7 @@ class Tally:
         self._shares: dict[str, int] = {}  # worker -> microbatches that it computed of the newest step
         self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_STEPS + 1)  # (s, samples)
         self._shown: dict[str, Json] = {}
+        self._evaluated_step = -1
         self._progress_at = 0.0
 
     def learn(self, said: Json) -> None:
@@ -56,6 +57,7 @@ class Tally:
 
     def restored(self, cursor: Cursor) -> None:
         self.cursor = cursor
+        self._evaluated_step = cursor.evaluated_step  # told before it was saved
         self._recent.clear()
 
     def rolled_back(self) -> None:
@@ -141,7 +143,16 @@ class Tally:
         seconds = self._recent[-1][0] - self._recent[0][0]
         return round(sum(n for _, n in list(self._recent)[1:]) / seconds, 3) if seconds > 0 else None
 
+    def opened(self, cursor: Json | None) -> None:
+        """A generation goes on with this cursor. Whoever was to tell of its evaluation may be lost."""
+        if cursor is not None and cursor["evaluated_step"] > max(0, self._evaluated_step):
+            self.evaluated(cursor["evaluated_step"], cursor["metrics"])
+
     def evaluated(self, step: int, metrics: Json) -> None:
+        """Means over the validation split, told once."""
+        if step == self._evaluated_step:
+            return
+        self._evaluated_step = step
         self.sink({"kind": "metric", "at": now(), "step": step, "epoch_no": self.epoch_no, "values": metrics})
 
     def progress(self, status: str | None, machine: Machine) -> None:

@@ -1,0 +1,59 @@
+"""What people see, when those who were to tell of it are gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from elastrain.trainers.cursor import Cursor
+from elastrain.trainers.messages import Json
+from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.tally import Tally
+
+EVALUATED = Cursor(step=20, updates=20, evaluated_step=20, metrics={"val_loss": 0.5})
+
+
+def tally(facts: list[Json]) -> Tally:
+    spec: dict[str, Any] = {
+        "name": "a",
+        "task": "a:B",
+        "optimizer": {"name": "sgd", "lr": 1.0},
+        "batch": {"size": 8, "microbatch": 1},
+        "steps": 40,
+    }
+    return Tally(parse_spec(spec), facts.append)
+
+
+def points(facts: list[Json]) -> list[tuple[int, Json]]:
+    return [(f["step"], f["values"]) for f in facts if f["kind"] == "metric"]
+
+
+def test_rank_0_died_with_what_an_evaluation_had_found_and_the_survivors_told_it() -> None:
+    facts: list[Json] = []
+    tally(facts).opened(EVALUATED.to_json())
+    assert points(facts) == [(20, {"val_loss": 0.5})]
+
+
+def test_rank_0_died_a_step_later_before_its_words_had_come() -> None:
+    facts: list[Json] = []
+    tally(facts).opened(replace(EVALUATED, step=21).to_json())
+    assert points(facts) == [(20, {"val_loss": 0.5})]
+
+
+def test_an_evaluation_that_was_heard_of_is_not_told_again() -> None:
+    facts: list[Json] = []
+    told = tally(facts)
+    told.evaluated(20, {"val_loss": 0.5})
+    told.opened(EVALUATED.to_json())
+    told.opened(replace(EVALUATED, step=21).to_json())
+    assert points(facts) == [(20, {"val_loss": 0.5})]
+
+
+def test_after_a_rollback_an_evaluation_is_told_once_more_but_not_that_of_the_checkpoint() -> None:
+    facts: list[Json] = []
+    told = tally(facts)
+    told.evaluated(30, {"val_loss": 0.4})
+    told.restored(EVALUATED)
+    told.opened(EVALUATED.to_json())
+    told.evaluated(30, {"val_loss": 0.4})
+    assert points(facts) == [(30, {"val_loss": 0.4}), (30, {"val_loss": 0.4})]
