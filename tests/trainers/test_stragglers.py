@@ -31,6 +31,13 @@ def test_of_two_workers_the_other_one_is_the_measure() -> None:
     assert looks(Stragglers(), STEPS, w0=3.0, w1=1.0) == [("w0", True)]
 
 
+def test_one_that_is_the_fastest_now_is_told_beside_the_others() -> None:
+    stragglers = Stragglers({"w1"})
+    pace = Pace({"w0": 1.0, "w1": 0.9})
+    [change] = [c for _ in range(STEPS) for c in stragglers.look(pace, ["w0", "w1"])]
+    assert (change.slow, change.seconds, change.others) == (False, 0.9, 1.0)
+
+
 def test_each_is_compared_with_the_median_of_all_others() -> None:
     """Of 1, 1, 5, 5 the median is 1, whoever asks; of 5, 5, 5, 1 the fast one makes nobody slow."""
     assert looks(Stragglers(), STEPS, a=1.0, b=1.0, c=5.0, d=5.0) == [("c", True), ("d", True)]
