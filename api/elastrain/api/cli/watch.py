@@ -213,7 +213,7 @@ class Redrawn(Screen):
 def event_style(event: Mapping[str, Any]) -> str:
     """Losses in red, arrivals in green, the rest dim."""
     kind = str(event["type"])
-    if kind in ("worker.lost", "job.failed", "checkpoint.failed", "rollback"):
+    if kind in ("worker.lost", "job.failed", "checkpoint.failed", "rollback", "corruption"):
         return "red"
     return (
         "green"
