@@ -4,7 +4,8 @@
 
 Two workers, a checkpoint every 10 steps. A kill comes five steps after one and a third of a step after a
 commit, of each rank in turn. The pause lasts from the kill to the next committed step by anyone. What a
-survivor needs to compute the dead one's share is measured by itself: its forward and backward, alone.
+survivor needs to compute the dead one's share is measured by itself: its forward and backward, alone. What
+was left of the step at the kill is shown too: the survivor would have needed that anyway.
 """
 
 from __future__ import annotations
@@ -191,13 +192,14 @@ def report(results: Results, out: Path) -> int:
     print(table(["", *columns], [[name, *(middle(name, key) for key in columns.values())] for name in names]))
     share, pause, rest = middle(SHARE, "step_s"), middle(OURS, "pause_s"), middle(OURS, "rest_s")
     above = pause - share if pause is not None and share is not None else None
+    beyond = above - rest if above is not None and rest is not None else None
     print(
         table(
             ["of our pause", "s"],
             [
                 ["to compute what the dead one owed", share],
                 ["what was left of the step", rest],
-                ["all the rest", above - rest if above is not None and rest is not None else None],
+                ["all the rest", beyond],
             ],
         )
     )
@@ -207,6 +209,7 @@ def report(results: Results, out: Path) -> int:
         "pause_s": pauses,
         "owed_s": share,
         "pause_above_owed_s": above,
+        "pause_above_owed_and_rest_s": beyond,
         "pause_against_torchft": _ratio(results, "torchft", "pause_s"),
         "pause_against_ray_train": _ratio(results, "Ray Train", "pause_s"),
         "pause_against_torchrun": _ratio(results, "torchrun", "pause_s"),
