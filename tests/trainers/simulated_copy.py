@@ -106,7 +106,7 @@ class Copy:
         self.cursor, self.record = cursor, opening.record or self.record
 
     def load(self, step: int, chain: int, held: Iterable[int]) -> None:
-        # what was held for a notice is saved before it was evaluated: evaluate once more, which changes no bit
+        # what was held for a notice was saved before it was evaluated; evaluating again changes no bit
         self.cursor = {"step": step, "position": 0, "evaluated": 0, "chain": chain}
         self.record, self.whole, self.buffers = None, True, step
         self.params = dict.fromkeys(range(self.blocks), step)
