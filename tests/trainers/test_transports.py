@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from elastrain.trainers import transports
 from elastrain.trainers.collectives import Group
+from elastrain.trainers.parking import Parking, parking
 from elastrain.trainers.transports import Broken, Gloo, Halted, Nccl, Patience
 
 WAIT_S = 10.0  # a test that waits so long has found a hang
@@ -94,7 +96,7 @@ def nccl(pg: FakeNccl, coordinator: Coordinator) -> Nccl:
 def begin(transport: Nccl) -> FakeWork:
     target, source = torch.zeros(2), torch.ones(2)
     work = transport.all_to_all(target, source, [0, 2], [0, 2])
-    transport.join(work, (target, source))
+    transport.join(work)
     assert isinstance(work, FakeWork)
     return work
 
@@ -201,7 +203,7 @@ def test_an_abort_that_hangs_does_not_hold_up_the_training_thread(
     transport = nccl(pg, coordinator)
     work = begin(transport)
     transport.leave()
-    assert any(pg in entry for entry in transports.parked if isinstance(entry, tuple)), "its memory is kept"
+    assert any(group is transport for _, group in parking.groups), "its memory is kept"
     assert not work.is_completed()
     stuck.set()
 
@@ -217,27 +219,53 @@ def test_a_group_is_aborted_once_whoever_comes_first(coordinator: Coordinator) -
     assert pg.aborts == 1
 
 
-def test_a_gloo_operation_that_is_left_is_kept_with_its_memory() -> None:
-    coordinator = Coordinator()
-    group = FakeNccl()
-    work, memory = FakeWork(group), (torch.zeros(2),)
+class FakeGloo:
+    """Operations that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.works: list[FakeWork] = []
+
+    def alltoall_base(self, *_: object) -> FakeWork:
+        self.works.append(FakeWork(FakeNccl()))
+        return self.works[-1]
+
+
+def test_an_abandoned_operation_keeps_its_memory_until_it_has_ended() -> None:
+    pg, coordinator = FakeGloo(), Coordinator()
+    gloo = Gloo(pg, Patience(coordinator.check, lambda _: None))
+    target, source = torch.zeros(2), torch.ones(2)
+    memory = [weakref.ref(target), weakref.ref(source)]
+    work = gloo.all_to_all(target, source, [0, 2], [0, 2])
+    del target, source
     coordinator.halted.set()
     with pytest.raises(Halted):
-        Gloo(group, Patience(coordinator.check, lambda _: None)).join(work, memory)
-    assert (work, memory) in transports.unfinished
+        gloo.join(work)
+    assert not gloo.ended() and all(ref() is not None for ref in memory)
+    pg.works[0].is_completed = lambda: True  # type: ignore[method-assign]
+    assert gloo.ended() and all(ref() is None for ref in memory)
 
 
-def test_the_memory_of_an_abandoned_operation_is_given_back_once_it_has_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(transports, "unfinished", [])
-    old, new = FakeWork(FakeNccl()), FakeWork(FakeNccl())
-    transports.park(old, "memory of the old one")
-    transports.park(new, "memory of the new one")
-    assert [kept for _, kept in transports.unfinished] == ["memory of the old one", "memory of the new one"]
-    old.is_completed = lambda: True  # type: ignore[method-assign]
-    transports.park(FakeWork(FakeNccl()), "the newest")
-    assert [kept for _, kept in transports.unfinished] == ["memory of the new one", "the newest"]
+class Old:
+    """A group that is over."""
+
+    pending = False
+
+    def ended(self) -> bool:
+        return not self.pending
+
+
+def test_groups_of_long_gone_generations_do_not_add_up() -> None:
+    now = [0.0]
+    parking = Parking(clock=lambda: now[0])
+    groups = [Old() for _ in range(6)]
+    for group in groups:
+        parking.take(group)
+    groups[1].pending = True
+    parking.clear()
+    assert len(parking.groups) == 6, "an operation may still be on its way out of its thread"
+    now[0] = Parking.AGE_S
+    parking.clear()
+    assert [group for _, group in parking.groups] == [groups[1], groups[4], groups[5]]
 
 
 def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ from elastrain.trainers.transports import (
     Transport,
     make_gloo,
     make_nccl,
-    parked,
     short,
 )
 
@@ -91,7 +90,7 @@ class Group:
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
 
         def finish() -> list[Tensor]:
-            data.join(work, (source, target))
+            data.join(work)
             return list(torch.split(target, came))
 
         return finish
@@ -120,7 +119,7 @@ class Group:
         frame[8 : 8 + len(data)] = data[: self._frame - 8]
         mine = torch.frombuffer(frame[: self._frame], dtype=torch.uint8)
         everyone = torch.empty(self.world * self._frame, dtype=torch.uint8)
-        control.join(control.all_gather(everyone, mine), (mine, everyone))
+        control.join(control.all_gather(everyone, mine))
         whole = everyone.numpy().tobytes()
         return [whole[r * self._frame : (r + 1) * self._frame] for r in range(self.world)]
 
@@ -161,7 +160,6 @@ def build(
                 timeout=timedelta(seconds=STORE_S),
             )
             store = PrefixStore(f"generation-{generation}", client)
-            parked.extend((client, store))
             box.append(_transports(store, rank, world, host, device, patience))
             if abandoned.is_set():
                 _leave(*box[0])
@@ -185,7 +183,7 @@ def build(
 def _transports(
     store: Any, rank: int, world: int, host: str, device: torch.device, patience: Patience
 ) -> tuple[Gloo, Transport]:
-    control = Gloo(make_gloo(PrefixStore("gloo", store), rank, world, host), patience)
+    control = Gloo(make_gloo(PrefixStore("gloo", store), rank, world, host), patience, store)
     if device.type != "cuda":
         return control, control
     return control, Nccl(make_nccl(PrefixStore("nccl", store), rank, world, device), patience, device)

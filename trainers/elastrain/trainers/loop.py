@@ -22,6 +22,7 @@ from elastrain.trainers.faults import UserFault, blamed_on_user, internal, refus
 from elastrain.trainers.handover import catch_up, hand_over
 from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
+from elastrain.trainers.parking import parking
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.reduction import Reduction
 from elastrain.trainers.replica import Replica
@@ -139,6 +140,7 @@ class Trainer:
         else:
             hand_over(self.replica, opening, group, ownership)
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)
+        parking.clear()
         exchange = Exchange(self.replica, group, ownership, opening.workers)
         done = [opening.done.get(w, []) for w in opening.workers]
         return Generation(opening, group, ownership, exchange, opening.balance(), done)

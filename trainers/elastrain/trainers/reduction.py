@@ -55,7 +55,8 @@ class Reduction:
 
     def _launch(self, bucket: Range) -> Callable[[], list[Tensor]]:
         space, mine = self.ownership.space, self.covers[self.rank]
-        whole = len(mine) == 1 and self.world > 2  # the bucket as it lies there, its own part included
+        in_order = self.ownership.chunk(bucket, 0)[0] == bucket[0]
+        whole = len(mine) == 1 and self.world > 2 and in_order  # as it lies there, its own part included
         sends: list[Tensor | None] = []
         for peer in range(self.world):
             window = space.elements(self.ownership.reduces(bucket, peer))

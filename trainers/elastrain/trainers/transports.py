@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from elastrain.trainers.parking import parking
+
 log = logging.getLogger(__name__)
 
-parked: list[object] = []  # groups and stores of generations that are over
-unfinished: list[tuple[Work, object]] = []  # operations of theirs, with the memory in which they may write
 NEVER = timedelta(days=1)  # a busy peer is not a dead one: who is gone is the coordinator's to say
 WAITS_S = 1.0  # after so long, and then as often, a member says that it waits for its peers
 WATCH_S = 0.01  # how soon NCCL's watcher sees that the generation is over
@@ -69,12 +69,6 @@ class Work(Protocol):
     def wait(self) -> object: ...
 
 
-def park(work: Work, memory: object) -> None:
-    """Keep what a pending operation reads and writes until it has ended: most do once a peer is gone."""
-    unfinished[:] = [(w, kept) for w, kept in unfinished if not w.is_completed()]
-    unfinished.append((work, memory))
-
-
 class Transport(Protocol):
     """The process group of one generation. Every call raises Broken or Halted, none blocks for good."""
 
@@ -83,8 +77,8 @@ class Transport(Protocol):
     def all_to_all(self, target: Tensor, source: Tensor, came: list[int], sent: list[int]) -> Work:
         """Begin. came, sent: elements of `target` from, and of `source` for, each rank."""
 
-    def join(self, work: Work, memory: tuple[Tensor, ...]) -> None:
-        """From now on what the operation brought may be used. memory: what it reads and writes."""
+    def join(self, work: Work) -> None:
+        """From now on what the operation brought may be used."""
 
     def settle(self) -> None:
         """Return when all that was joined, and what was computed from it, is in memory."""
@@ -98,34 +92,38 @@ class Gloo:
 
     device = torch.device("cpu")
 
-    def __init__(self, pg: Any, patience: Patience) -> None:
-        self._pg, self._patience = pg, patience
+    def __init__(self, pg: Any, patience: Patience, store: object = None) -> None:
+        self._pg, self._patience, self._store = pg, patience, store
+        self._pending: list[tuple[Work, tuple[Tensor, Tensor]]] = []  # with the memory that they use
 
     def all_to_all(self, target: Tensor, source: Tensor, came: list[int], sent: list[int]) -> Work:
-        return self._begin(lambda: self._pg.alltoall_base(target, source, came, sent))
+        return self._begin(lambda: self._pg.alltoall_base(target, source, came, sent), (target, source))
 
     def all_gather(self, everyone: Tensor, mine: Tensor) -> Work:
         """Begin; `everyone` holds each rank's `mine`, one after the other."""
-        return self._begin(lambda: self._pg._allgather_base(everyone, mine))
+        return self._begin(lambda: self._pg._allgather_base(everyone, mine), (everyone, mine))
 
-    def _begin(self, start: Callable[[], Any]) -> Work:
+    def _begin(self, start: Callable[[], Any], memory: tuple[Tensor, Tensor]) -> Work:
         self._patience.check()
         work: Work = _or_broken(start)
+        self._pending.append((work, memory))
         return work
 
-    def join(self, work: Work, memory: tuple[Tensor, ...]) -> None:
-        try:
-            self._patience.until(work.is_completed)
-            _or_broken(work.wait)  # completed: tells how
-        except BaseException:
-            park(work, memory)
-            raise
+    def join(self, work: Work) -> None:
+        self._patience.until(work.is_completed)
+        self.ended()
+        _or_broken(work.wait)  # completed: tells how
 
     def settle(self) -> None:
         """Joined is settled: there is no stream."""
 
     def leave(self) -> None:
-        parked.append(self._pg)
+        parking.take(self)
+
+    def ended(self) -> bool:
+        """Is nothing pending any more? The memory of what has ended is free then."""
+        self._pending = [(work, memory) for work, memory in self._pending if not work.is_completed()]
+        return not self._pending
 
 
 class Nccl:
@@ -141,7 +139,7 @@ class Nccl:
         """pg: the NCCL backend. mark: an event of the device's stream, as it is now."""
         self._pg, self._patience, self.device = pg, patience, device
         self._mark = mark if mark is not None else lambda: torch.cuda.current_stream(device).record_event()
-        self._pending: list[tuple[Work, tuple[Tensor, ...]]] = []
+        self._pending: list[tuple[Work, tuple[Tensor, Tensor]]] = []
         self._over = threading.Event()
         self._aborting = threading.Lock()
         self._abort: threading.Thread | None = None
@@ -150,10 +148,10 @@ class Nccl:
     def all_to_all(self, target: Tensor, source: Tensor, came: list[int], sent: list[int]) -> Work:
         self._patience.check()
         work: Work = _or_broken(lambda: self._pg.alltoall_base(target, source, came, sent))
+        self._pending.append((work, (target, source)))
         return work
 
-    def join(self, work: Work, memory: tuple[Tensor, ...]) -> None:
-        self._pending.append((work, memory))
+    def join(self, work: Work) -> None:
         _or_broken(work.wait)  # lets the stream wait, not the host
 
     def settle(self) -> None:
@@ -172,7 +170,11 @@ class Nccl:
 
     def leave(self) -> None:
         self._end().join(ABORT_S)
-        parked.append((self._pg, self._pending))
+        parking.take(self)
+
+    def ended(self) -> bool:
+        """An aborted group is kept: what is left of it in the driver's hands is not ours to know."""
+        return False
 
     def _watch(self) -> None:
         while not self._over.wait(WATCH_S):
