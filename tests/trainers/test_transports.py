@@ -159,7 +159,7 @@ class Control(Gloo):
         self.entered.set()
         everyone.copy_(torch.cat([mine, mine]))
 
-    def join(self, work: Any, memory: tuple[Tensor, ...]) -> None:
+    def join(self, work: Any) -> None:
         pass
 
 
@@ -176,7 +176,7 @@ def test_an_operation_that_fails_breaks_the_generation(coordinator: Coordinator)
     pg = FakeNccl()
     transport = nccl(pg, coordinator)
     with pytest.raises(Broken, match=r"^peer is gone$"):
-        transport.join(FakeWork(pg, "peer is gone"), ())
+        transport.join(FakeWork(pg, "peer is gone"))
 
 
 def test_an_abort_that_raises_leaves_the_group_as_it_is(
