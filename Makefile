@@ -1,6 +1,6 @@
 # make demo   the whole story in three minutes: train, kill a worker, see that nothing was lost
 # make test   every test, quick ones first
-# make simulate   many random schedules around the membership machine (RUNS=100000)
+# make simulate   many random schedules around the membership machine (RUNS=100000), and what 1,000 workers cost it
 # make bench  speed, recovery, goodput and memory beside torchrun, Ray Train and torchft (quick; QUICK= for the long way)
 # make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED
 # make lint   style, types, layers
@@ -40,6 +40,7 @@ fuzz engine ray e2e gpu: $(dev_stamp)
 RUNS ?= 100000
 simulate: $(dev_stamp)
 	cd tests && $(abspath $(bin))/python -m trainers.simulation --runs $(RUNS)
+	cd tests && $(abspath $(bin))/python -m trainers.simulation --big
 
 QUICK ?= --quick
 BENCHES := steady recovery goodput memory

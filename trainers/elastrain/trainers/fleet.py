@@ -69,9 +69,9 @@ class Fleet:
         """Groups that are to stand by."""
         return -(-self.policy.spares // self.policy.per_group)
 
-    def joiners(self) -> list[Worker]:
-        """Warm workers that may become members now."""
-        return self.roster.joiners(self.wanted)
+    def joiners(self, least: int = 0) -> list[Worker]:
+        """Warm workers that may become members now; nobody if fewer than `least` are warm."""
+        return self.roster.joiners(self.wanted, least)
 
     def scale(self, minimum: int, target: int) -> None:
         self.policy = replace(self.policy, min=minimum, target=target)

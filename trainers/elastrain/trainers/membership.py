@@ -161,7 +161,7 @@ class Machine:
         match self.phase:
             case Phase.WAITING if self.finishing is not None:
                 self._end(self.finishing.why, message=self.finishing.message)
-            case Phase.WAITING if len(joiners := self.fleet.joiners()) >= self.policy.min:
+            case Phase.WAITING if len(joiners := self.fleet.joiners(self.policy.min)) >= self.policy.min:
                 self._open(joiners)
             case Phase.FORMING if not self.generation.awaited:
                 self._formed()

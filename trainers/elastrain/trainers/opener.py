@@ -52,7 +52,7 @@ class Opener:
         if action.restore:
             self._later(self._restore(action))
         else:
-            self._tell(action, action.step, None)
+            self.tell(action, action.step, None)
 
     def set_aside(self, step: int, why: str) -> None:
         """A member found that a checkpoint is bad: it is not offered again."""
@@ -80,7 +80,7 @@ class Opener:
                 text = f"checkpoint {cursor.step} of attempt {manifest['attempt']} is loaded"
                 self.checkpoints.emit(event("checkpoint.restored", text, {"step": cursor.step}))
         # also if the generation is over by now: who was never told of it could not report that
-        self._tell(action, cursor.step, {"prefix": prefix, "manifest": manifest})
+        self.tell(action, cursor.step, {"prefix": prefix, "manifest": manifest})
 
     async def _set_aside(self, step: int, why: str) -> None:
         async with self._storage:
@@ -116,7 +116,7 @@ class Opener:
 
     # ---- telling ----------------------------------------------------------------------------
 
-    def _tell(self, action: m.Open, step: int, restore: Json | None) -> None:
+    def tell(self, action: m.Open, step: int, restore: Json | None) -> None:
         workers = self.machine.roster.workers
         members: list[Json] = [
             {

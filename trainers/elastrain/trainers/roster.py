@@ -122,11 +122,14 @@ class Roster:
     def is_ready(self, group: Group) -> bool:
         return all(w.state is State.READY and w.connected for w in self.peers(group.id))
 
-    def joiners(self, wanted: int) -> list[Worker]:
-        """Who may become a member: warm, with its whole group. wanted: groups that are to be members.
+    def joiners(self, wanted: int, least: int = 0) -> list[Worker]:
+        """Who may become a member: warm, with its whole group; nobody if fewer than `least` are warm. wanted:
+        groups that are to be members.
 
         Warm groups beyond that are spares, the youngest ones.
         """
+        if sum(w.state is State.READY for w in self.workers.values()) < least:
+            return []  # said at once: it is asked a thousand times while a thousand workers start
         serving = self.serving()
         room = max(0, wanted - sum(self.trains(group) for group in serving))
         ready = [group for group in serving if self.is_ready(group)][:room]

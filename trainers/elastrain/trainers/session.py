@@ -63,7 +63,7 @@ class Session:
         self._opening: Json | None = None
         self._log: list[tuple[int, str]] = []
         self._peers: dict[str, Json] = {}  # worker -> address
-        self._worked_at = 0.0
+        self._worked_at = self._said_at = 0.0
         self._lifeline: Lifeline | None = None
 
     @property
@@ -98,6 +98,7 @@ class Session:
 
     def send(self, kind: str, **fields: Any) -> None:
         """Raises Dismissed if the coordinator is gone."""
+        self._said_at = time.monotonic()
         try:
             self._connection.send(json.dumps({"kind": kind, **fields}, separators=(",", ":")))
         except ConnectionClosed as error:
@@ -219,9 +220,11 @@ class Session:
             self.send("probed", generation=generation, unreachable=unreachable(peers))
 
     def _beat(self, every_s: float) -> None:
+        """Any word says that this process is there: one that was said lately saves a beat."""
         with contextlib.suppress(Dismissed):
             while self._gone is None:
-                self.send("beat")
+                if time.monotonic() - self._said_at >= every_s:
+                    self.send("beat")
                 with self._changed:
                     self._changed.wait_for(lambda: self._gone is not None, timeout=every_s)
 
