@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from elastrain.trainers.messages import Json
 from engine.checks import check
 from engine.harness import Fault, Run, run, toy
 from engine.netns import DRIVER, ApartLauncher, Network, require_network
@@ -167,3 +168,29 @@ def test_two_workers_that_cannot_reach_each_other_do_not_hang_the_job(
     assert parted.steps() == list(range(1, 41))
     assert [e["data"]["worker"] for e in parted.events("worker.lost")] == ["w2"], "the higher rank"
     assert parted.events("worker.lost")[0]["data"]["cause"] == "cut off: no connection between it and w1"
+
+
+def test_a_joiner_was_cut_off_while_it_was_handed_the_state(
+    tmp_path: Path, network: Network, undisturbed: Run
+) -> None:
+    """Its line is so thin that the handover takes seconds; whoever hands over must not be stuck in it."""
+
+    def cut_the_joiner(run: Run) -> None:
+        coordinator = run.attempt.coordinator
+        inner = coordinator.tell
+
+        def tell(workers: Iterable[str], message: Json) -> None:
+            if message["kind"] == "open" and len(message["members"]) == 2:
+                coordinator.tell = inner  # type: ignore[method-assign]
+                joiner = message["members"][1]["worker"]
+                network.slow(joiner, rate="500kbit", delay_ms=5)
+                run.later(1.5, lambda run: network.cut(joiner))
+            inner(workers, message)
+
+        coordinator.tell = tell  # type: ignore[method-assign]
+        run.attempt.scale(1, 2)
+
+    joined = apart(network, tmp_path, 1, (10, cut_the_joiner)).go(timeout_s=60)
+    check(joined, undisturbed)
+    assert [e["data"]["worker"] for e in joined.events("worker.lost")] == ["w1"]
+    assert joined.steps() == list(range(1, 41))

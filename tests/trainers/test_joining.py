@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from elastrain.trainers import collectives
+from elastrain.trainers import collectives, loop
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Broken, Group
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.handover import catch_up, hand_over
+from elastrain.trainers.loop import Trainer
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.replica import Replica, make_module
 from elastrain.trainers.spec import parse_spec
@@ -103,3 +104,24 @@ def test_a_job_that_begins_again_finds_the_seeds_parameters_on_a_joiner_too() ->
     replica.begin(ownership, 1)
     fresh = FlatModel(make_module(Toy(), SPEC.seed))
     assert torch.equal(replica.model.params, fresh.params)
+
+
+class Deaf:
+    """A session that hears and says nothing."""
+
+    worker, host = "w1", "127.0.0.1"
+
+    def check(self, generation: int) -> None:
+        pass
+
+
+def test_a_group_whose_forming_was_cut_short_is_left_behind_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo's destructor waits for what is pending, and to a peer that was cut off that is for ever."""
+    left: list[Group] = []
+    monkeypatch.setattr(Breaking, "park", lambda group: left.append(group))
+    monkeypatch.setattr(loop.collectives, "build", lambda *_: Breaking(breaks_at=0))
+    replica, opening, _ = joiner()
+    nobody: Any = None
+    session: Any = Deaf()
+    report = Trainer(replica, nobody, session, nobody)._live(opening)
+    assert report.why == "broken" and len(left) == 1

@@ -43,6 +43,17 @@ def test_a_member_that_beats_and_never_ends_its_microbatch_is_removed_and_replac
     assert stage.all(m.StartGroup)[-1].group == "g3"
 
 
+def test_the_only_survivor_never_reported_and_the_job_went_on_without_it() -> None:
+    stage = training(2).began("w1", 3).die("w0")
+    assert stage.machine.phase is Phase.COLLECTING
+    wait(stage, stage.machine.stall.limit_s + 1)
+    assert [a.worker for a in stage.all(m.Fence)] == ["w1"]
+    stage.feed(m.GroupGone("g0", {}), m.GroupGone("g1", {}))
+    joiner = stage.all(m.StartGroup)[-1].workers[0]
+    stage.arrive(joiner).seal()
+    assert stage.machine.phase is Phase.STEADY and stage.members == (joiner,)
+
+
 def test_people_are_told_at_half_the_limit_and_the_workers_log_shows_where_it_is() -> None:
     stage = training(2).began("w1", 3)
     wait(stage, 149, "w0")

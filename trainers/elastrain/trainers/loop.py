@@ -62,6 +62,7 @@ class Trainer:
         self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots
     ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
+        self.group: Group | None = None  # of the generation that forms or trains
         self.agreed = -1  # step at which owners and buddies had the same bits for the last time
 
     def facts(self) -> Json:
@@ -82,10 +83,8 @@ class Trainer:
 
     def _live(self, opening: Opening) -> Report:
         """Train in one generation until it is over; the report says with what."""
-        group: Group | None = None
         try:
             generation = self.form(opening)
-            group = generation.group
             while True:
                 self.boundary(generation)
                 self.step(generation)
@@ -109,8 +108,9 @@ class Trainer:
         except Exception as error:
             return replace(self.replica.report(opening.generation, "fault"), fault=internal(error))
         finally:
-            if group is not None:
-                group.park()
+            if self.group is not None:
+                self.group.park()
+            self.group = None
 
     # ---- forming a generation ---------------------------------------------------------------
 
@@ -122,7 +122,8 @@ class Trainer:
             self.replica.forget()
         else:
             catch_up(self.replica, opening)
-        group = collectives.build(
+        # kept from its first moment on: one that is destroyed with an exchange pending may block for good
+        group = self.group = collectives.build(
             self.session.host,
             opening.members[0]["address"],
             opening.generation,
