@@ -211,7 +211,8 @@ class Ledger:
             case "failed":
                 self.counts[f"failed by {action.failed_by}"] += 1
                 if action.failed_by == "user":
-                    least = faults["infrastructure"] >= 3 if "vanished" in text else faults["user"] >= 2
+                    hurt = "vanished" in text or "was not done within" in text
+                    least = faults["infrastructure"] >= 3 if hurt else faults["user"] >= 2
                     assert least, f"blame: the user gets it for {faults}: {text}"
                 else:
                     assert action.failed_by == "infrastructure", f"blame: {text}"

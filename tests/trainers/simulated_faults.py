@@ -151,6 +151,14 @@ def freeze_until_removed(world: World, dice: random.Random) -> None:
     _time_passes(world, dice, dice.randint(0, 5))
 
 
+def stick(world: World, dice: random.Random) -> None:
+    """User code deadlocks: the training thread says nothing more, but the worker beats."""
+    if (worker := _one(world, dice, in_meeting=True)) is not None:
+        world.faults["infrastructure"] += 1
+        worker.stuck = True
+        world.happened("stick")
+
+
 def slow(world: World, dice: random.Random) -> None:
     if (worker := _one(world, dice)) is not None:
         worker.sloth = dice.choice([0.5, 0.9, 0.97])
@@ -225,6 +233,20 @@ def cut_in_the_commit(world: World, dice: random.Random) -> None:
         return False
 
     world.ambushes.append(ambush)
+
+
+def cut_link(world: World, dice: random.Random) -> None:
+    """Nothing passes any more between two members, who both reach the coordinator."""
+    worker = _one(world, dice, in_meeting=True)
+    peers = sorted(worker.meeting.present - {worker.id}) if worker and worker.meeting else []
+    if worker is not None and peers:
+        world.faults["infrastructure"] += 1
+        world.cuts.add(frozenset((worker.id, dice.choice(peers))))
+        world.happened("cut_link")
+
+
+def mend_links(world: World, dice: random.Random) -> None:
+    world.cuts.clear()
 
 
 def heal(world: World, dice: random.Random) -> None:
@@ -339,6 +361,7 @@ KINDS = (
     Kind("freeze", 1, freeze, 100),
     Kind("freeze_until_removed", 2, freeze_until_removed, 100),
     Kind("thaw", 1, thaw),
+    Kind("stick", 1, stick, 100),
     Kind("slow", 1, slow, 100),
     Kind("rot", 2, rot, 100),
     Kind("notice", 3, notice, 300),
@@ -346,6 +369,8 @@ KINDS = (
     Kind("cut", 1, cut, 100),
     Kind("partition", 2, partition, 100),
     Kind("cut_in_the_commit", 2, cut_in_the_commit, 100),
+    Kind("cut_link", 2, cut_link, 100),
+    Kind("mend_links", 1, mend_links),
     Kind("heal", 2, heal),
     Kind("lag", 1, lag, 100),
     Kind("break_line", 1, break_line, 100),
@@ -373,6 +398,8 @@ SEEN = {
     "several deaths within one re-forming": 100,
     "rollbacks": 100,
     "evictions": 300,
+    "removed as stuck": 30,
+    "removed as cut off": 50,
     "a fenced generation finishes a step": 100,
     "a fenced worker wakes up": 50,
     "comes back under its old name": 50,

@@ -32,6 +32,8 @@ class Lines:
         self.inbox: deque[Any] = deque()  # on the way to here
         self.alive, self.frozen, self.cut = True, False, False
         self.connected, self.fenced = False, False  # as the coordinator sees it
+        self.stuck = False  # its training thread does nothing more, the others of its threads do
+        self.finished = 0  # operations
         self.lag = 0.0  # chance that its next word stays on the way for another turn
         self.sloth = 0.0  # chance that it does nothing for another turn
         self.broken = False  # its connection broke; no word passes any more
@@ -59,6 +61,9 @@ class Lines:
                 self.halted = max(self.halted, message.generation)
             case m.Command():
                 self.log.append((message.number, message.kind))
+            case m.Probe():
+                lost = tuple(w for w in message.workers if not self.world.reaches(self.id, w))
+                self.post(m.Probed(self.id, message.generation, lost))
             case _:
                 self.gone = True
 
@@ -89,7 +94,16 @@ class Lines:
         table = meeting.tables.setdefault((kind, at), {})
         table[rank] = data
         wanted = set(range(meeting.world)) if needs is None else set(needs)
-        yield from self.wait(meeting, lambda: wanted <= table.keys() and rank not in meeting.deaf)
+        names = meeting.opening.workers
+
+        def ready() -> bool:
+            arrived = wanted <= table.keys() and rank not in meeting.deaf
+            return arrived and not (
+                self.world.cuts and any(self.world.is_cut(self.id, names[r]) for r in wanted)
+            )
+
+        yield from self.wait(meeting, ready)
+        self.finished += 1
         return table
 
     def wait(self, meeting: Meeting | None, ready: Callable[[], bool]) -> Wait:

@@ -42,8 +42,10 @@ class World:
         self.rng, self.setup = rng, setup
         size = (setup.minimum, setup.workers, setup.per_group, setup.spares)
         policy = Policy(*size, silence=4, wait_s=12.0, start_timeout_s=30.0, leave_s=10.0)
+        policy = replace(policy, stall_s=100.0, stall_steps=0.0, link_s=8.0, hang_s=50.0)
         self.machine = Machine(policy)
         self.ledger = Ledger(setup.microbatches)
+        self.cuts: set[frozenset[str]] = set()  # pairs of workers between whom nothing passes
         self.workers: dict[str, SimulatedWorker] = {}
         self.groups: dict[str, list[SimulatedWorker]] = {}
         self.meetings: dict[int, Meeting] = {}
@@ -104,7 +106,7 @@ class World:
             case m.Fence(worker, _):
                 if worker in self.workers:
                     self._fence(self.workers[worker])
-            case m.Halt(_, workers, _):
+            case m.Halt(_, workers, _) | m.Probe(_, workers):
                 self._tell(workers, action)
             case m.Dismiss(workers, _):
                 self._tell(workers, action)
@@ -118,6 +120,8 @@ class World:
                 self._open(action)
             case m.Say("worker.lost", _, data):
                 self.ledger.removed.add(data["worker"])
+                self.happened("removed as stuck", data["cause"].startswith("stuck"))
+                self.happened("removed as cut off", data["cause"].startswith("cut off"))
             case m.Say("corruption" as what):
                 self.ledger.distrusts = True
                 self.happened(what)
@@ -300,8 +304,9 @@ class World:
             if worker.connected and worker.alive and not (worker.frozen or worker.cut or worker.gone):
                 if self.rng.random() < heard:
                     self.feed(m.Beat(worker.id))
-                if worker.waits_for is not None and worker.meeting is not None:
-                    self.feed(m.Waits(worker.id, worker.meeting.opening.generation))
+                if worker.waits_for is not None and worker.meeting is not None and not worker.stuck:
+                    generation = worker.meeting.opening.generation
+                    self.feed(m.Waits(worker.id, generation, worker.finished))
         self.clock += seconds
         before = self.machine.generation.survivors
         evicted = self.ledger.counts["evictions"]
@@ -314,6 +319,18 @@ class World:
                 del self.noticed[worker]
                 self.faults["infrastructure"] += self.workers[worker].alive
                 self.kill(self.workers[worker])
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self.cuts
+
+    def reaches(self, one: str, other: str) -> bool:
+        return one == other or (self.workers[other].alive and not self.is_cut(one, other))
+
+    def release(self) -> None:
+        """Nobody is removed while nobody waits: then it is for people to end it. Here it ends by itself."""
+        survivors = [self.workers[w.id] for w in self.machine.generation.survivors]
+        if survivors and all(w.stuck for w in survivors):
+            survivors[0].stuck = False
 
     # ---- processes --------------------------------------------------------------------------
 
@@ -448,7 +465,7 @@ class World:
                 turns.append((self._hears, w))
             if w.uploads:
                 turns.append((self.upload, w))
-            if w.runnable():
+            if not w.stuck and w.runnable():
                 turns.append((SimulatedWorker.turn, w))
         return turns
 

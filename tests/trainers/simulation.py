@@ -89,6 +89,8 @@ def _calm(world: World) -> None:
             world.ambushes.clear()
             _heal(world)
         idle = 0 if _turn(world, ticks=0.01, heard=1.0) else idle + 1
+        if idle == IDLE_TICKS // 2:
+            world.release()
         if idle > IDLE_TICKS:
             break
         if world.setup.total is None and not world.asked and _settled(world):

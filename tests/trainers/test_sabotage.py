@@ -19,6 +19,7 @@ from elastrain.trainers.generation import Generation
 from elastrain.trainers.membership import Machine
 from elastrain.trainers.progress import Progress
 from elastrain.trainers.roster import Worker
+from elastrain.trainers.stall import Stall
 from trainers import ledger, simulated_world
 from trainers.simulated_copy import Copy, blocks_in
 from trainers.simulated_faults import WEIGHED
@@ -116,6 +117,14 @@ def removes_all_who_are_silent(patch: Patch) -> None:
 
 def never_removes_the_silent(patch: Patch) -> None:
     patch.setattr(Fleet, "_silent", lambda self, awaited: [])
+
+
+def never_removes_the_stuck(patch: Patch) -> None:
+    patch.setattr(Stall, "_look_for_stuck", lambda *given: None)
+
+
+def never_looks_for_a_cut(patch: Patch) -> None:
+    patch.setattr(Stall, "_look_for_hang", lambda *given: None)
 
 
 def halts_nobody(patch: Patch) -> None:
@@ -250,6 +259,8 @@ FOUND_OUT: list[tuple[str, Callable[[Patch], None]]] = [
     ("blame", blames_the_user_at_once),
     ("the end", ends_before_all_is_saved),
     ("the end", never_removes_the_silent),
+    ("the end", never_removes_the_stuck),
+    ("the end", never_looks_for_a_cut),
     ("the end", halts_nobody),
     ("the end", tells_of_a_pause_once),
     ("the end", replaces_nobody),
