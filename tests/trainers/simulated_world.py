@@ -11,6 +11,7 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from elastrain.trainers import messages as m

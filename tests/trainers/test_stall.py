@@ -230,6 +230,15 @@ def test_a_cut_while_forming_is_found_as_well() -> None:
     assert [a.worker for a in stage.all(m.Fence)] == ["w2"]
 
 
+def test_a_cut_just_before_a_boundary_is_found_though_one_has_reported_already() -> None:
+    stage = training(3).report("w0", why="boundary")
+    assert stage.machine.phase is Phase.COLLECTING and stage.all(m.Halt) == []
+    answer(wait(stage, 12, "w1", "w2"), w1=("w2",), w2=("w1",))
+    assert [a.worker for a in stage.all(m.Fence)] == ["w2"]
+    assert stage.all(m.Halt)[-1].workers == ("w1",)
+    assert stage.report().opened.members == ("w0", "w1")
+
+
 def test_never_more_than_half_are_removed_however_many_cannot_be_reached() -> None:
     cut = {w: tuple(o for o in ("w0", "w1", "w2", "w3") if o != w) for w in ("w0", "w1", "w2", "w3")}
     stage = answer(everybody_waits(training(4), 12), **cut)

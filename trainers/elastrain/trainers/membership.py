@@ -68,7 +68,7 @@ class Machine:
         match event:
             case m.Tick(now):
                 self.fleet.tick(now, awaited=self.generation.waits or self.phase is Phase.COLLECTING)
-                if why := self.stall.tick(self.generation, self.phase in (Phase.FORMING, Phase.STEADY)):
+                if why := self.stall.tick(self.generation):
                     self._halt(why)
             case m.Registered():
                 self.fleet.registered(event)

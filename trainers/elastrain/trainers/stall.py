@@ -75,13 +75,14 @@ class Stall:
 
     # ---- what follows -----------------------------------------------------------------------
 
-    def tick(self, generation: Generation, running: bool) -> str | None:
-        """Why the generation has to end though everybody is there, or None. running: it forms, or trains."""
+    def tick(self, generation: Generation) -> str | None:
+        """Why the generation has to end though everybody is there, or None."""
         self._note(generation)
         survivors = generation.survivors
         missing = [w for w in survivors if not (w.idle or w.report)]
-        self._look_for_stuck(survivors, missing, running)
-        if self.fleet.lost or not running or not (missing and all(self._waits(w) for w in missing)):
+        self._look_for_stuck(survivors, missing, generation.halted)
+        everybody = bool(missing) and all(self._waits(w) for w in missing)
+        if self.fleet.lost or generation.halted or not everybody:  # who is halted waits no longer
             self._probed_at = None
             return None
         since = max(w.waits_since or 0.0 for w in missing)
@@ -100,13 +101,13 @@ class Stall:
             self._step_at, self.hangs = now, 0
         self._step = step
 
-    def _look_for_stuck(self, survivors: Sequence[Worker], missing: Iterable[Worker], running: bool) -> None:
+    def _look_for_stuck(self, survivors: Sequence[Worker], missing: Iterable[Worker], halted: bool) -> None:
         now, limit_s = self.fleet.now, self.limit_s
         quiet = [w for w in missing if now - w.spoke > limit_s / 2]
         if not quiet:
             return
         # while reports are collected the whole job waits, also for the only one that is left
-        others_wait = not running or any(w.idle or w.report or self._waits(w) for w in survivors)
+        others_wait = halted or any(w.idle or w.report or self._waits(w) for w in survivors)
         others_wait = others_wait or self._hangs_again(survivors)
         stuck = [w for w in quiet if others_wait and now - w.spoke > limit_s]
         for worker in self.fleet.at_most_half(stuck):
