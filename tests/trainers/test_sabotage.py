@@ -270,6 +270,7 @@ FOUND_OUT: list[tuple[str, Callable[[Patch], None]]] = [
 # What is only seen when a few things come together is looked for in stories of just these.
 STAGED: dict[Callable[[Patch], None], list[str]] = {
     hears_older_generations: ["say_again", "say_again", "kill_owner_and_buddy", "kill_node"],
+    goes_on_with_one_of_two_copies: ["rot", "rot", "kill", "freeze_until_removed"],
     keeps_the_record_to_itself: [
         "kill_the_only_witness",
         "kill",
