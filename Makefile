@@ -2,7 +2,7 @@
 # make test   every test, quick ones first
 # make simulate   many random schedules around the membership machine (RUNS=100000), and what 1,000 workers cost it
 # make bench  speed, recovery, goodput and memory beside torchrun, Ray Train and torchft (quick; QUICK= for the long way)
-# make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED
+# make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED; NETWORK=1 cuts lines as well (root)
 # make lint   style, types, layers
 #
 # TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
@@ -50,7 +50,8 @@ bench: $(bench_stamp)
 MINUTES ?= 5
 WORKERS ?= 4
 chaos: $(dev_stamp)
-	cd tests && $(abspath $(bin))/python -m engine.chaos --minutes $(MINUTES) --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
+	cd tests && $(abspath $(bin))/python -m engine.chaos --minutes $(MINUTES) --workers $(WORKERS) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(NETWORK),--network)
 
 lint: $(dev_stamp)
 	$(bin)/ruff check .

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from elastrain.trainers.messages import Json
+from engine.chaos import under_fire
 from engine.checks import check
 from engine.harness import Fault, Run, run, toy
+from engine.net_chaos import NetChaos
 from engine.netns import DRIVER, ApartLauncher, Network, require_network
 
 pytestmark = pytest.mark.engine
@@ -194,3 +196,10 @@ def test_a_joiner_was_cut_off_while_it_was_handed_the_state(
     check(joined, undisturbed)
     assert [e["data"]["worker"] for e in joined.events("worker.lost")] == ["w1"]
     assert joined.steps() == list(range(1, 41))
+
+
+def test_lines_and_workers_under_fire_together_changed_nothing(tmp_path: Path) -> None:
+    require_network()
+    chaos = under_fire(tmp_path, 3, seed=5, seconds=12, kind=NetChaos)
+    print(chaos.summary())
+    assert len(chaos.of_kind("generation")) > 3
