@@ -7,6 +7,8 @@ import json
 import os
 import secrets
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
+from elastrain.service.up_processes import MARK
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
 from elastrain.trainers.messages import Notice
 from elastrain.trainers.storage import open_storage
@@ -66,7 +69,7 @@ class Coordinator:
 
 
 class Launched:
-    def __init__(self, store: Path, coordinator: Coordinator, cpu: float = 0.5) -> None:
+    def __init__(self, store: Path, coordinator: Coordinator, cpu: float = 0.5, **resources: float) -> None:
         from elastrain.trainers.ray_launcher import RayLauncher
 
         self.coordinator = coordinator
@@ -77,7 +80,7 @@ class Launched:
         self.launcher = RayLauncher(
             JOB,
             1,
-            resources={"CPU": cpu},
+            resources={"CPU": cpu, **resources},
             labels={},
             storage_url=f"file://{store}",
             storage_options={},
@@ -89,10 +92,16 @@ class Launched:
         starts = tuple(WorkerStart(w, group, address, "the-key", JOB, 1, 0.5) for w in workers)
         self.launcher.start(GroupStart(group, starts))
 
+    def look(self) -> None:
+        for news in self.launcher.poll():
+            if isinstance(news, Notice):
+                self.notices.append(news)
+            else:
+                self.ended.append(news)
+
     def wait_ended(self, group: str, timeout_s: float = 120) -> dict[str, str]:
         def ended() -> GroupEnded | None:
-            for news in self.launcher.poll():
-                (self.ended if isinstance(news, GroupEnded) else self.notices).append(news)
+            self.look()
             return next((e for e in self.ended if e.group == group), None)
 
         return dict(wait_for(ended, timeout_s).causes)
@@ -251,3 +260,77 @@ def test_the_key_of_the_attempt_is_nowhere_in_ray(launched: Launched, ray_head: 
     logs = Path(json.loads((ray_head.log_file.parent.parent / "ray.json").read_text())["temp_dir"])
     for file in logs.glob("session_*/logs/**/*"):
         assert not file.is_file() or b"the-key" not in file.read_bytes(), file
+
+
+# As ray.cluster_utils does it: `ray start` takes the machine's outer address for the loopback's.
+SPOT_NODE = """
+import sys, time
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+ports = {"min_worker_port": 0, "max_worker_port": 0, "dashboard_port": None}
+about = {"num_cpus": 1, "num_gpus": 0, "resources": {"spot": 1}, "object_store_memory": 100 * 2**20}
+address = {"gcs_address": sys.argv[1], "node_ip_address": "127.0.0.1"}
+Node(RayParams(**address, **about, **ports, include_log_monitor=False), head=False, spawn_reaper=False)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def spot_node(ray_head: Any) -> Iterator[str]:
+    """A second node, that may be taken away; -> its id."""
+    import ray
+
+    record = json.loads((ray_head.log_file.parent.parent / "ray.json").read_text())
+    node = subprocess.Popen(
+        [sys.executable, "-c", SPOT_NODE, f"127.0.0.1:{ray_head.ports.gcs}"],
+        env={**os.environ, MARK: record["mark"]},  # the end of the head is its end, too
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+    def found() -> list[str]:
+        assert node.poll() is None, "the second node did not start"
+        return [n["NodeID"] for n in ray.nodes() if n["Alive"] and "spot" in n["Resources"]]
+
+    try:
+        yield wait_for(found)[0]
+    finally:
+        family = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.wait(20)
+        psutil.wait_procs(family, timeout=20)
+
+
+def test_a_drained_node_gives_its_workers_a_notice_and_gets_no_new_ones(
+    tmp_path: Path, coordinator: Coordinator, ray_head: Any, spot_node: str
+) -> None:
+    launched = Launched(tmp_path, coordinator, spot=0.5)
+    launched.start("g20", "w20")
+    wait_for(lambda: "w20" in coordinator.connections)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "ray.scripts.scripts", "drain-node"),
+            *(f"--address=127.0.0.1:{ray_head.ports.gcs}", f"--node-id={spot_node}"),
+            *("--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot"),
+            "--deadline-remaining-seconds=60",
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+    def notice() -> Notice | None:
+        launched.look()
+        return next(iter(launched.notices), None)
+
+    told = wait_for(notice)
+    assert (told.worker, told.why) == ("w20", f"Ray drains its node {spot_node[:8]}")
+    assert 30.0 < told.grace_s <= 60.0
+    launched.start("g21", "w21")
+    coordinator.dismiss("w20")
+    launched.wait_ended("g20")
+    assert "w21" not in coordinator.connections, "there is no other node with what it needs"
+    launched.launcher.close()
