@@ -29,6 +29,7 @@ from elastrain.trainers.ray_nodes import Drains, living_nodes
 log = logging.getLogger(__name__)
 
 UPDATES_WAIT_S = 10.0
+AGENT_SILENT_S = 120.0  # then an agent counts as lost, though Ray believes that it lives
 PLACE_EVERY_S = 0.5
 DRAINS_EVERY_S = 1.0
 START_TIMEOUT_S = 120.0  # for a node with room, where the cluster may have to make one
@@ -226,7 +227,8 @@ class RayLauncher:
     def _listen(self, agent: _Agent) -> None:
         while not agent.closing:
             try:
-                updates = ray.get(agent.actor.updates.remote(agent.seen, UPDATES_WAIT_S))
+                asked = agent.actor.updates.remote(agent.seen, UPDATES_WAIT_S)
+                updates = ray.get(asked, timeout=UPDATES_WAIT_S + AGENT_SILENT_S)
             except ActorUnavailableError:
                 time.sleep(1.0)  # the network, perhaps: Ray will say if it is dead
                 continue
