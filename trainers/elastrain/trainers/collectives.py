@@ -26,6 +26,7 @@ from elastrain.trainers.transports import (
     Nccl,
     Patience,
     Transport,
+    Work,
     make_gloo,
     make_nccl,
     short,
@@ -54,6 +55,23 @@ class Rendezvous:
         return {"host": self.host, "port": self._store.port}
 
 
+class Arrival:
+    """What an exchange brings."""
+
+    def __init__(self, data: Transport | None, work: Work | None, target: Tensor, came: list[int]) -> None:
+        self._data, self._work, self._target, self._came = data, work, target, came
+
+    def ready(self) -> bool:
+        """Would a call return at once?"""
+        return self._work is None or self._work.is_completed()
+
+    def __call__(self) -> list[Tensor]:
+        """What came, by rank, as soon as it is here. Raises Broken, Halted."""
+        if self._data is not None and self._work is not None:
+            self._data.join(self._work)
+        return list(torch.split(self._target, self._came))
+
+
 class Group:
     """The members of one generation, as one of them reaches them. Every method raises Broken or Halted, none
     blocks for good."""
@@ -78,22 +96,17 @@ class Group:
 
     def start_exchange(
         self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype
-    ) -> Callable[[], list[Tensor]]:
+    ) -> Arrival:
         """As `exchange`, begun now and finished by calling what is returned."""
         data = self._data
         if data is None:
-            return lambda: [torch.empty(0, dtype=dtype)]
+            return Arrival(None, None, torch.empty(0, dtype=dtype), [0])
         came = [int(n) for n in sizes]
         parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
         source = joined(parts)
         target = blank(sum(came), dtype, data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
-
-        def finish() -> list[Tensor]:
-            data.join(work)
-            return list(torch.split(target, came))
-
-        return finish
+        return Arrival(data, work, target, came)
 
     def gather_json(self, entry: Any) -> list[Any]:
         """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry outgrew

@@ -9,13 +9,13 @@ Received partials are added into one another, never into own ones: these must su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership, intersect
-from elastrain.trainers.collectives import Broken, Group, Halted
+from elastrain.trainers.collectives import Arrival, Group
 from elastrain.trainers.memory import blank
 from elastrain.trainers.messages import Range
 from elastrain.trainers.partials import Partial
@@ -39,21 +39,42 @@ class Reduction:
         self.norms: list[float] = []  # squared, fp64, per owned block
         self._wide = blank(ownership.space.block, torch.float64)
         self._final: set[int] = set()
-        self._arrivals: list[Callable[[], list[Tensor]]] = []
-        self._error: Broken | Halted | None = None
+        self._arrivals: list[Arrival | None] = []  # None: taken in
+        self._taken = 0
+        self._sums: dict[Range, Tensor] = {}
+        self._error: Exception | None = None
 
     # ---- while backward runs ----------------------------------------------------------------
 
     def passed_on(self, bucket: int) -> None:
-        """The own sums of a bucket are final. Never raises: backward must not end for a lost peer."""
+        """The own sums of a bucket are final. Never raises: backward must not end for a lost peer. What has
+        arrived meanwhile is added up."""
         self._final.add(bucket)
-        while self._error is None and len(self._arrivals) in self._final:
-            try:
+        try:
+            while self._error is None and len(self._arrivals) in self._final:
                 self._arrivals.append(self._launch(self.buckets[len(self._arrivals)]))
-            except (Broken, Halted) as error:
-                self._error = error
+            while self._error is None and self._next_is_here():
+                self._take_in()
+        except Exception as error:
+            self._error = error  # raised by `finish`
 
-    def _launch(self, bucket: Range) -> Callable[[], list[Tensor]]:
+    def _next_is_here(self) -> bool:
+        arrival = self._arrivals[self._taken] if self._taken < len(self._arrivals) else None
+        return arrival is not None and arrival.ready()
+
+    def _take_in(self) -> None:
+        """Add up the next bucket; what was received for it is given back."""
+        arrival, bucket = self._arrivals[self._taken], self.buckets[self._taken]
+        assert arrival is not None
+        mine = self.ownership.reduces(bucket, self.rank)
+        arrived = arrival()
+        if mine[0] < mine[1]:
+            self._sums[mine] = self._sum(mine, arrived)
+            self._measure(self.ownership.chunk(bucket, self.rank), mine, self._sums[mine])
+        self._arrivals[self._taken] = None
+        self._taken += 1
+
+    def _launch(self, bucket: Range) -> Arrival:
         space, mine = self.ownership.space, self.covers[self.rank]
         in_order = self.ownership.chunk(bucket, 0)[0] == bucket[0]
         whole = len(mine) == 1 and self.world > 2 and in_order  # as it lies there, its own part included
@@ -79,24 +100,21 @@ class Reduction:
             self.passed_on(at)
         if self._error is not None:
             raise self._error
-        sums: dict[Range, Tensor] = {}
-        for bucket, arrival in zip(self.buckets, self._arrivals, strict=True):
-            mine = self.ownership.reduces(bucket, self.rank)
-            arrived = arrival()
-            if mine[0] < mine[1]:
-                sums[mine] = self._sum(mine, arrived)
-                self._measure(self.ownership.chunk(bucket, self.rank), mine, sums[mine])
-        self._forward(sums)
+        while self._taken < len(self.buckets):
+            self._take_in()
+        self._forward(self._sums)
         self._reduce_buffers()
 
     def _sum(self, blocks: Range, arrived: list[Tensor]) -> Tensor:
         window = self.ownership.space.elements(blocks)
         size = window.stop - window.start
-        parts = {n: (self.partial.gradients.parts[n][window], False) for n in self.covers[self.rank]}
+        parts = {n: (self.partial.gradients.read(n)[window], False) for n in self.covers[self.rank]}
         for peer, data in enumerate(arrived):
             for at, node in enumerate(self.covers[peer] if data.numel() else []):
                 parts[node] = (data[at * size : (at + 1) * size], True)
-        return root(parts, self.partial.count, add=_add_into_received)[0]
+        total = root(parts, self.partial.count, add=_add_into_received)[0]
+        # one of several that arrived in one piece of memory: the others are not kept for its sake
+        return total.clone() if sum(map(len, arrived)) > size else total
 
     def _measure(self, chunk: Range, blocks: Range, total: Tensor) -> None:
         """Squared norms of the own chunk's blocks, while it is in the cache."""

@@ -1,0 +1,95 @@
+"""The reduce of a step while backward still runs: what has left, what has arrived, what has broken."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elastrain.trainers.chunks import Domain, Filling, FlatSpace, Ownership
+from elastrain.trainers.collectives import Broken, Group
+from elastrain.trainers.partials import Partial
+from elastrain.trainers.reduction import Reduction
+
+SPACE = FlatSpace.of([(name, (128,)) for name in "abc"])
+OWN = Ownership.of(SPACE, [Domain(w, w, w) for w in ("w0", "w1")])
+
+
+class Peer(Group):
+    """The other one of two: its gradient is all ones, and arrives when the test says so."""
+
+    def __init__(self, breaks_at: int | None = None) -> None:
+        super().__init__(0, 2)
+        self.breaks_at = breaks_at
+        self.sent: list[Tensor] = []
+        self.here = False
+
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Any:
+        if self.breaks_at == len(self.sent):
+            raise Broken("the peer is gone")
+        self.sent.append(sends[1])
+        peer = self
+
+        class Arrival:
+            def ready(self) -> bool:
+                return peer.here
+
+            def __call__(self) -> list[Tensor]:
+                return [torch.ones(n) for n in sizes]
+
+        return Arrival()
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 128)
+
+
+def begin(peer: Peer) -> tuple[Any, Reduction]:
+    """Rank 0 computes microbatch 0, the peer microbatch 1."""
+    replica = SimpleNamespace(
+        partial=Partial.of(2, SPACE, Filling(SPACE)), reduced={}, model=SimpleNamespace(buffers=[])
+    )
+    return replica, Reduction(replica, peer, OWN, [[0], [1]])  # type: ignore[arg-type]
+
+
+def backward(replica: Any, reduction: Reduction, upto: int) -> Any:
+    addend = replica.partial.gradients.open(0, early=True, passed_on=reduction.passed_on)
+    for piece in SPACE.pieces[:upto]:
+        addend.take(piece, torch.full((128,), 2.0))
+    return addend
+
+
+def test_a_bucket_leaves_and_what_arrived_is_added_while_backward_goes_on() -> None:
+    peer = Peer()
+    replica, reduction = begin(peer)
+    peer.here = True
+    addend = backward(replica, reduction, 2)
+    assert len(peer.sent) == 2
+    assert len(reduction._sums) == 2, "what had arrived was added"
+    addend.take(SPACE.pieces[2], torch.full((128,), 2.0))
+    addend.close()
+    reduction.finish()
+    assert sorted(replica.reduced) == sorted(OWN.held(0))
+    assert all(bool((total == 3.0).all()) for total in replica.reduced.values())
+    assert bool((replica.partial.gradients.read(addend.top) == 2.0).all()), "own partials stay as they were"
+
+
+def test_a_bucket_is_sent_from_where_it_lies() -> None:
+    peer = Peer()
+    replica, reduction = begin(peer)
+    addend = backward(replica, reduction, 1)
+    assert peer.sent[0].data_ptr() == addend.total.data_ptr()
+
+
+def test_a_peer_that_is_lost_during_backward_does_not_cost_the_microbatch() -> None:
+    peer = Peer(breaks_at=1)
+    replica, reduction = begin(peer)
+    backward(replica, reduction, 3).close()
+    replica.partial.rows[0] = [0]
+    with pytest.raises(Broken, match="the peer is gone"):
+        reduction.finish()
+    assert bool((next(iter(replica.partial.gradients.parts.values())) == 2.0).all())
