@@ -49,6 +49,20 @@ def bars(path: Path, title: str, unit: str, values: Mapping[str, float | None], 
     _save(figure, path)
 
 
+def curves(path: Path, title: str, x: str, y: str, lines: Mapping[str, Mapping[float, float | None]]) -> None:
+    """One line per name, on two logarithmic axes: what grows with its cause rises by 45 degrees."""
+    plot = _pyplot()
+    figure, axes = plot.subplots(figsize=(8, 4.5), layout="constrained")
+    for name, points in lines.items():
+        known = {at: value for at, value in points.items() if value is not None}
+        axes.plot(list(known), list(known.values()), marker="o", label=name)
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    axes.set_title(title, loc="left")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
 def _pyplot() -> Any:
     import matplotlib
 
