@@ -242,7 +242,18 @@ def test_an_abandoned_operation_keeps_its_memory_until_it_has_ended() -> None:
         gloo.join(work)
     assert not gloo.ended() and all(ref() is not None for ref in memory)
     pg.works[0].is_completed = lambda: True  # type: ignore[method-assign]
-    assert gloo.ended() and all(ref() is None for ref in memory)
+    gloo.ended()
+    assert all(ref() is None for ref in memory)
+
+
+def test_a_group_that_did_not_form_for_certain_is_never_destroyed() -> None:
+    pg = FakeGloo()
+    gloo = Gloo(pg, Patience(lambda: None, lambda _: None))
+    assert not gloo.ended()
+    work = gloo.all_to_all(torch.zeros(2), torch.ones(2), [0, 2], [0, 2])
+    pg.works[0].is_completed = lambda: True  # type: ignore[method-assign]
+    gloo.join(work)
+    assert gloo.ended()
 
 
 class Old:

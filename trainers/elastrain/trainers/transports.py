@@ -95,6 +95,7 @@ class Gloo:
     def __init__(self, pg: Any, patience: Patience, store: object = None) -> None:
         self._pg, self._patience, self._store = pg, patience, store
         self._pending: list[tuple[Work, tuple[Tensor, Tensor]]] = []  # with the memory that they use
+        self._met = False  # something arrived: all members have come
 
     def all_to_all(self, target: Tensor, source: Tensor, came: list[int], sent: list[int]) -> Work:
         return self._begin(lambda: self._pg.alltoall_base(target, source, came, sent), (target, source))
@@ -113,6 +114,7 @@ class Gloo:
         self._patience.until(work.is_completed)
         self.ended()
         _or_broken(work.wait)  # completed: tells how
+        self._met = True
 
     def settle(self) -> None:
         """Joined is settled: there is no stream."""
@@ -121,9 +123,10 @@ class Gloo:
         parking.take(self)
 
     def ended(self) -> bool:
-        """Is nothing pending any more? The memory of what has ended is free then."""
+        """Is nothing pending any more? The memory of what has ended is free then. A group that did not form
+        for certain is never taken to be over: its end would wait for a peer that does not come."""
         self._pending = [(work, memory) for work, memory in self._pending if not work.is_completed()]
-        return not self._pending
+        return self._met and not self._pending
 
 
 class Nccl:
