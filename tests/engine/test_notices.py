@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from elastrain.trainers.launcher import GroupStart
 from engine.checks import check
 from engine.harness import Fault, Run, kill, probe, run, show, toy
+from engine.rough_launcher import RoughLauncher
 
 pytestmark = pytest.mark.engine
 
@@ -54,6 +56,26 @@ def disturbed(
     return done
 
 
+class FullCluster(RoughLauncher):
+    """Has room for as many groups as begin, and for others once it is said."""
+
+    def __init__(self, logs: Path) -> None:
+        super().__init__(logs)
+        self.waiting: list[GroupStart] = []
+        self.full = False
+
+    def start(self, group: GroupStart) -> None:
+        if self.full:
+            self.waiting.append(group)
+        else:
+            super().start(group)
+
+    def make_room(self, _: Run) -> None:
+        self.full = False
+        for group in self.waiting:
+            super().start(group)
+
+
 def check_graceful(done: Run, alone: Run, *left: str) -> None:
     """Same bits, every step once, and who left did so by itself."""
     check(done, alone)
@@ -96,7 +118,14 @@ def test_everybody_gets_a_notice_and_the_replacements_take_over(tmp_path: Path, 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_everybody_gets_a_notice_and_nobody_comes_in_time(tmp_path: Path, alone: Run, workers: int) -> None:
     spec = toy(task="engine.tasks.toy:Hurried", steps=12, task_args={"sleep_s": 0.1, "grace_s": 0.5})
-    done = disturbed(tmp_path, spec, workers, (5, terminate(*range(workers))))
+    cluster = FullCluster(tmp_path / "logs")
+
+    def no_room(run: Run) -> None:
+        cluster.full = True
+        terminate(*range(workers))(run)
+
+    room = when("worker.left", cluster.make_room)
+    done = disturbed(tmp_path, spec, workers, (5, no_room), launch=lambda _: cluster, **room)
     left = [f"w{i}" for i in range(workers)]
     assert {e["data"]["worker"] for e in done.events("worker.left")} >= {*left}
     check_graceful(done, alone, *[e["data"]["worker"] for e in done.events("worker.left")])
@@ -110,7 +139,8 @@ def test_a_notice_while_the_others_re_form_after_a_death(tmp_path: Path, alone: 
     check(done, alone)
     assert done.steps() == list(range(1, 13)) and not done.events("rollback")
     assert [e["data"]["worker"] for e in done.events("worker.lost")] == ["w0"]
-    assert "w1" in [e["data"]["worker"] for e in done.events("worker.left")]
+    (noticed,) = [e["data"]["worker"] for e in done.events("worker.notice")]
+    assert noticed in [e["data"]["worker"] for e in done.events("worker.left")]
 
 
 def test_a_notice_and_then_a_kill_before_the_boundary(tmp_path: Path, alone: Run) -> None:

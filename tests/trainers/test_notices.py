@@ -173,7 +173,9 @@ def test_the_only_worker_saves_in_time_and_its_replacement_goes_on_at_that_step(
 def test_a_replacement_that_comes_while_the_last_ones_save_takes_over_from_their_memory() -> None:
     stage = training(2).notice("w0", "w1").wait(15.0).report()
     assert (stage.opened.members, stage.opened.hold) == (("w0", "w1"), True)
-    stage.seal().idle("w0").arrive("w2").report()
+    stage.seal().idle("w0").arrive("w2")
+    assert len(stage.all(m.Halt)) == 2, "who holds is halted as soon as somebody can take over"
+    stage.report()
     assert (stage.opened.members, stage.opened.hold, stage.opened.restore) == (("w1", "w2"), False, False)
     stage.seal().report()
     assert (stage.opened.members, stage.opened.step, stage.opened.restore) == (("w2",), 3, False)
