@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from elastrain.trainers.chunks import Domain, Filling, FlatSpace, Ownership
 from elastrain.trainers.collectives import Broken, Group
 from elastrain.trainers.partials import Partial
-from elastrain.trainers.reduction import Reduction
+from elastrain.trainers.reduction import Reduction, square_norm
 
 SPACE = FlatSpace.of([(name, (128,)) for name in "abc"])
 OWN = Ownership.of(SPACE, [Domain(w, w, w) for w in ("w0", "w1")])
@@ -93,3 +94,21 @@ def test_a_peer_that_is_lost_during_backward_does_not_cost_the_microbatch() -> N
     with pytest.raises(Broken, match="the peer is gone"):
         reduction.finish()
     assert bool((next(iter(replica.partial.gradients.parts.values())) == 2.0).all())
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(3e38, 64 * 9e76), (1e-30, 64e-60), (0.0, 0.0), (2.0, 256.0)]
+)
+def test_a_gradient_whose_squares_leave_the_range_of_fp32_still_has_a_norm(
+    value: float, expected: float
+) -> None:
+    block = torch.full((64,), value)
+    assert square_norm(block, torch.empty(128, dtype=torch.float64)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_norm_is_not_finite_exactly_if_the_gradient_is_not() -> None:
+    wide = torch.empty(64, dtype=torch.float64)
+    for bad in (float("nan"), float("inf")):
+        block = torch.ones(64)
+        block[3] = bad
+        assert not math.isfinite(square_norm(block, wide))

@@ -7,7 +7,9 @@ it has heard of everything: a checkpoint without a manifest does not exist.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import queue
 import secrets
 import threading
@@ -27,6 +29,7 @@ from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
 
 UPLOAD_TRIES = 4
+LAST = 19  # the lowest priority there is
 ROOM_S = 600.0  # for an upload to come to an end, before the next checkpoint is given up
 
 
@@ -112,6 +115,9 @@ class Snapshots:
         return True
 
     def _upload_all(self) -> None:
+        """In what training leaves idle of the processor: hashing and writing are no less work than a step."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LAST)  # of this thread, on Linux
         while True:
             snapshot = self._queue.get()
             try:

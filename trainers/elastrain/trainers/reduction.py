@@ -9,6 +9,7 @@ Received partials are added into one another, never into own ones: these must su
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,6 +22,8 @@ from elastrain.trainers.messages import Range
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.tree import cover, root
+
+SMALLEST = 1e-30  # below it squares of single elements may have vanished
 
 
 class Reduction:
@@ -36,7 +39,7 @@ class Reduction:
         self.rank, self.world = group.rank, group.world
         self.covers = [cover(h, self.partial.count) for h in has]
         self.buckets = ownership.space.buckets()
-        self.norms: list[float] = []  # squared, fp64, per owned block
+        self.norms: list[float] = []  # squared, per owned block
         self._wide = blank(ownership.space.block, torch.float64)
         self._final: set[int] = set()
         self._arrivals: list[Arrival | None] = []  # None: taken in
@@ -123,7 +126,7 @@ class Reduction:
             return
         origin, window = space.elements(blocks).start, space.elements(chunk)
         for part in torch.split(total[window.start - origin : window.stop - origin], space.block):
-            self.norms.append(float(self._wide[: part.numel()].copy_(part).square_().sum()))
+            self.norms.append(square_norm(part, self._wide))
 
     def _forward(self, sums: dict[Range, Tensor]) -> None:
         """Each owner sends its chunks to its buddy."""
@@ -202,6 +205,15 @@ class Reduction:
                 values[name] = arrived[have[0]][at : at + like.numel()].view(like.shape).to(like.dtype)
                 at += like.numel()
             self.replica.new_buffers = (self.replica.new_buffers[0], values)
+
+
+def square_norm(block: Tensor, wide: Tensor) -> float:
+    """The squared norm of a block, whose sums are short enough for fp32: a relative error of about 1e-6. In
+    fp64 (`wide` is memory for it) where squares leave the range of fp32."""
+    short = float(torch.dot(block, block))
+    if SMALLEST < short < math.inf or (short == 0.0 and not block.any()):
+        return short
+    return float(wide[: block.numel()].copy_(block).square_().sum())
 
 
 def _add_into_received(left: tuple[Tensor, bool], right: tuple[Tensor, bool]) -> tuple[Tensor, bool]:
