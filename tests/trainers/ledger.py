@@ -46,6 +46,7 @@ class Ledger:
     distrusts: bool = False  # owner and buddy differ, as the machine knows
     unheard: bool = False  # words of a worker were lost since the last generation formed
     chains: list[int] = field(default_factory=lambda: [0])  # by step
+    skipped: set[int] = field(default_factory=set)  # accepted by a later one: their records were never heard
     removed: set[str] = field(default_factory=set)  # workers that the machine gave up
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -134,6 +135,7 @@ class Ledger:
         if step != self.step + 1:
             assert self.unheard, f"nothing lost: step {step} is accepted after {self.step}"
             assert action.cursor is not None, f"nothing lost: nobody tells of the steps before {step}"
+            self.skipped |= {*range(self.step + 1, step)}
             self.counts["steps accepted by a later one"] += step - self.step - 1
         self.step = step
         self.highest = max(self.highest, self.step)
@@ -190,8 +192,9 @@ class Ledger:
         assert few, f"patience: {len(lost)} of {members} are removed at once"
 
     def all_evaluated(self, due: Iterable[int]) -> None:
-        """Rank 0 tells of them; should it be lost before, the next opening does."""
-        missing = set(due) - self.evaluated
+        """Rank 0 tells of them; should it be lost before, the next opening tells of the last one. Where the
+        records of steps are lost with everybody who knew them, so are the evaluations between."""
+        missing = set(due) - self.evaluated - self.skipped
         assert not missing, f"nothing lost: nothing was heard of the evaluations at steps {missing}"
 
     def ended(self, action: m.End, total: int, asked: set[str], faults: Mapping[str, Any]) -> None:

@@ -439,5 +439,6 @@ def _cut(world: World, worker: SimulatedWorker) -> None:
 
 
 def _time_passes(world: World, dice: random.Random, ticks: int, heard: float = 1.0) -> None:
+    world.faults["infrastructure"] += ticks  # nobody gets on meanwhile, also those who are starting
     for _ in range(ticks):
         world.tick(dice.choice([2.0, 60.0]), heard=heard)
