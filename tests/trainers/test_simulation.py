@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import HealthCheck, given, note, seed, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, seed, settings
 
 from trainers.big import measure
 from trainers.simulated_faults import WEIGHED, too_rare
@@ -15,6 +16,7 @@ from trainers.simulation import run
 from trainers.story import Story, stories
 
 STORIES = 2000
+PHASES = (Phase.generate, Phase.shrink)  # no explanation: it makes a story that fails ten times as slow
 
 
 class Told:
@@ -32,11 +34,12 @@ class Told:
         return "it does not fail again"
 
 
+@pytest.mark.timeout(900)  # to shrink a story takes minutes
 def test_nothing_is_lost_and_nobody_waits_forever_whatever_happens() -> None:
     counts: Counter[str] = Counter()
 
     @seed(1)
-    @settings(max_examples=STORIES, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=STORIES, database=None, suppress_health_check=list(HealthCheck), phases=PHASES)
     @given(stories(WEIGHED))
     def tell(story: Story) -> None:
         try:

@@ -54,6 +54,14 @@ def test_the_only_survivor_never_reported_and_the_job_went_on_without_it() -> No
     assert stage.machine.phase is Phase.STEADY and stage.members == (joiner,)
 
 
+def test_a_member_that_idled_and_got_stuck_does_not_keep_the_others_from_re_forming() -> None:
+    """Found by hypothesis: who waits to be ended was never missed, also when it had to report."""
+    stage = training(3).idle("w1").die("w0").report("w2")
+    wait(stage, stage.machine.stall.limit_s + 1)
+    assert [a.worker for a in stage.all(m.Fence)] == ["w1"]
+    assert stage.members == ("w2",)
+
+
 def test_people_are_told_at_half_the_limit_and_the_workers_log_shows_where_it_is() -> None:
     stage = training(2).began("w1", 3)
     wait(stage, 149, "w0")

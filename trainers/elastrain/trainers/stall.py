@@ -79,7 +79,8 @@ class Stall:
         """Why the generation has to end though everybody is there, or None."""
         self._note(generation)
         survivors = generation.survivors
-        missing = [w for w in survivors if not (w.idle or w.report)]
+        over = generation.halted or any(w.report for w in survivors)  # who idles has to report as well
+        missing = [w for w in survivors if not (w.report or (w.idle and not over))]
         self._look_for_stuck(survivors, missing, generation.halted)
         everybody = bool(missing) and all(self._waits(w) for w in missing)
         if self.fleet.lost or generation.halted or not everybody:  # who is halted waits no longer
