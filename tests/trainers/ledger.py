@@ -192,8 +192,8 @@ class Ledger:
         assert few, f"patience: {len(lost)} of {members} are removed at once"
 
     def all_evaluated(self, due: Iterable[int]) -> None:
-        """Rank 0 tells of them; should it be lost before, the next opening tells of the last one. Where the
-        records of steps are lost with everybody who knew them, so are the evaluations between."""
+        """Rank 0 and its buddy tell of them; should both be lost, the next opening tells of the last one.
+        Where the records of steps are lost with everybody who knew them, so are the evaluations between."""
         missing = set(due) - self.evaluated - self.skipped
         assert not missing, f"nothing lost: nothing was heard of the evaluations at steps {missing}"
 

@@ -255,7 +255,8 @@ class SimulatedWorker(Lines):
             yield
             if "regroup" in (yield from self.peek(g)):
                 break
-        if g.rank == 0 and self.copy.cursor is not None and self.copy.cursor["evaluated"] == self.copy.step:
+        done = self.copy.cursor is not None and self.copy.cursor["evaluated"] == self.copy.step
+        if done and g.rank in (0, g.meeting.ownership.buddy[0]):
             self.send(("evaluated", self.copy.step))
 
     def commands(self, g: Generation) -> Iterator[Any]:

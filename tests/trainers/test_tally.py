@@ -49,6 +49,14 @@ def test_an_evaluation_that_was_heard_of_is_not_told_again() -> None:
     assert points(facts) == [(20, {"val_loss": 0.5})]
 
 
+def test_two_members_tell_of_every_evaluation_and_the_slower_one_changes_nothing() -> None:
+    facts: list[Json] = []
+    told = tally(facts)
+    for step in (20, 30, 20, 30):  # the first one's words, then the second one's
+        told.evaluated(step, {"val_loss": 0.5})
+    assert [step for step, _ in points(facts)] == [20, 30]
+
+
 def test_after_a_rollback_an_evaluation_is_told_once_more_but_not_that_of_the_checkpoint() -> None:
     facts: list[Json] = []
     told = tally(facts)

@@ -248,17 +248,16 @@ class Trainer:
 
     def _evaluate(self, generation: Generation) -> None:
         """Steps without an update. Each one ends in a commit, where commands are seen as well."""
-        replica = self.replica
+        replica, group = self.replica, generation.group
         assert replica.cursor is not None and replica.eval_plan is not None
         while replica.cursor.evaluated_step != replica.step:
             shares = generation.balance.deal(replica.eval_plan.count(replica.cursor.position))
-            log = evaluate_step(
-                replica, self.reader, self.session, generation.group, generation.number, shares
-            )
+            log = evaluate_step(replica, self.reader, self.session, group, generation.number, shares)
             generation.log = max(generation.log, log)
             if "regroup" in self._peek(generation):
                 break  # the next generation goes on with it
-        if generation.group.rank == 0 and replica.cursor.evaluated_step == replica.step:
+        tells = group.rank in (0, generation.ownership.buddy[0])  # as of commits: one of them may be lost
+        if tells and replica.cursor.evaluated_step == replica.step:
             self.session.evaluated(generation.number, replica)
 
     def _peek(self, generation: Generation) -> set[str]:
