@@ -26,6 +26,8 @@ from trainers.simulated_faults import WEIGHED
 from trainers.simulated_worker import SimulatedWorker
 from trainers.simulation import run
 
+pytestmark = pytest.mark.sabotage
+
 STORIES = 2000
 Patch = pytest.MonkeyPatch
 
