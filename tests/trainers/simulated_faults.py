@@ -153,8 +153,9 @@ def freeze_until_removed(world: World, dice: random.Random) -> None:
 
 
 def stick(world: World, dice: random.Random) -> None:
-    """User code deadlocks: the training thread says nothing more, but the worker beats."""
-    if (worker := _one(world, dice, in_meeting=True)) is not None:
+    """User code deadlocks: the training thread says nothing more, but the worker beats. One that idles is in
+    no user's code."""
+    if (worker := _one(world, dice, in_meeting=True)) is not None and not worker.idles:
         world.faults["infrastructure"] += 1
         worker.stuck = True
         world.happened("stick")

@@ -32,6 +32,7 @@ class Lines:
         self.inbox: deque[Any] = deque()  # on the way to here
         self.alive, self.frozen, self.cut = True, False, False
         self.connected, self.fenced = False, False  # as the coordinator sees it
+        self.idles = False  # waits at a boundary to be ended
         self.stuck = False  # its training thread does nothing more, the others of its threads do
         self.finished = 0  # operations
         self.lag = 0.0  # chance that its next word stays on the way for another turn

@@ -80,7 +80,7 @@ class SimulatedWorker(Lines):
             self.send(m.Reported(self.id, report))
 
     def live(self, opening: Opening) -> Iterator[Any]:
-        number = opening.generation
+        number, self.idles = opening.generation, False
         try:
             generation = yield from self.form(opening)
             while True:
@@ -287,6 +287,7 @@ class SimulatedWorker(Lines):
         self.uploads.append((at, g.opening.generation, g.rank, g.meeting.world))
 
     def idle(self, g: Generation) -> Wait:
+        self.idles = True
         self.send(m.Idle(self.id, g.opening.generation, self.copy.step))
         while True:
             newest = self.log[-1][0] if self.log else 0

@@ -164,7 +164,7 @@ class World:
         previous = self.members.get(action.generation - 1, ())
         present = [w for w in previous if self._was_survivor(w)]
         saved = max(self.ledger.saved - self.damaged, default=0)
-        self.ledger.opened(action, self.workers, present, saved)
+        self.ledger.opened(action, self.workers, present, max(self.ledger.saved, default=0))
         self._not_too_many(action.members)
         left = {self.machine.roster.workers[w].state for w in previous} <= {State.LEAVING, State.ENDED}
         self.happened("all leave, and it is saved", action.restore and left and 0 < saved == self.ledger.step)

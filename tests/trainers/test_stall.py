@@ -134,6 +134,15 @@ def test_a_member_that_never_reports_is_removed_when_the_others_have() -> None:
     assert stage.opened.members == ("w1", "w3")
 
 
+def test_of_one_silent_and_one_stuck_member_one_goes_in_one_tick() -> None:
+    """Found by the simulation: each was half of the members, and together they were all."""
+    stage = training(3).began("w2", 3)
+    wait(stage, stage.machine.stall.limit_s - 4, "w0", "w1").die("w0")
+    while not stage.all(m.Fence):
+        stage.wait(0.5, silent=("w1",))
+    assert [a.worker for a in stage.all(m.Fence)] == ["w1"]
+
+
 def test_a_member_that_never_seals_is_removed() -> None:
     stage = Stage(3, minimum=3).arrive("w0", "w1", "w2")
     wait(stage, 302, "w0", "w2")

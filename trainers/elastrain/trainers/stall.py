@@ -105,7 +105,7 @@ class Stall:
     def _look_for_stuck(self, survivors: Sequence[Worker], missing: Iterable[Worker], halted: bool) -> None:
         now, limit_s = self.fleet.now, self.limit_s
         quiet = [w for w in missing if now - w.spoke > limit_s / 2]
-        if not quiet:
+        if not quiet or self.fleet.lost:  # half of the members are the most for one tick, whatever the reason
             return
         # while reports are collected the whole job waits, also for the only one that is left
         others_wait = halted or any(w.idle or w.report or self._waits(w) for w in survivors)
