@@ -219,6 +219,18 @@ def finish(why: Any) -> Fault:
     return lambda run: run.attempt.finish(why)
 
 
+def once_saved(step: int, fault: Fault) -> Fault:
+    """The fault, as soon as the checkpoint of `step` exists: on a busy machine an upload takes its time."""
+
+    def wait(run: Run) -> None:
+        if any(f["step"] == step and f["state"] == "saved" for f in run.of_kind("checkpoint")):
+            fault(run)
+        else:
+            asyncio.get_running_loop().call_later(0.002, wait, run)
+
+    return wait
+
+
 def kill_all(run: Run) -> None:
     for worker in run.active():
         os.kill(run.launcher.pid(worker), signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from elastrain.trainers.storage import StorageError
-from engine.harness import Run, finish, kill, kill_all, probe, run, toy
+from engine.harness import Run, finish, kill, kill_all, once_saved, probe, run, toy
 
 pytestmark = pytest.mark.engine
 
@@ -197,7 +197,12 @@ def test_an_older_attempt_writes_nothing_once_a_newer_one_has_begun(tmp_path: Pa
         claim.parent.mkdir(parents=True)
         claim.write_text("{}")
 
-    old = Run(tmp_path, toy(steps=200), (1, 1), faults=[(15, supersede), (40, finish("cancelled"))]).go()
+    def cancel(fact: dict[str, Any]) -> None:
+        if fact.get("type") == "checkpoint.failed":
+            old.soon(finish("cancelled"))
+
+    old = Run(tmp_path, toy(steps=2000), (1, 1), faults=[(10, once_saved(10, supersede))], on_fact=cancel)
+    old.go()
     assert old.attempt.checkpoints.steps() == [10]
     assert "attempt 2 has begun" in old.events("checkpoint.failed")[0]["message"]
 

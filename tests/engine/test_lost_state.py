@@ -12,7 +12,7 @@ import pytest
 
 from elastrain.trainers.messages import Json
 from engine.checks import check
-from engine.harness import Run, kill, kill_all, run, toy
+from engine.harness import Run, kill, kill_all, once_saved, run, toy
 
 pytestmark = pytest.mark.engine
 
@@ -36,14 +36,14 @@ def check_rolled_back(disturbed: Run, undisturbed: Run, to: int) -> None:
 
 
 def test_the_only_worker_died(tmp_path: Path, undisturbed: Run) -> None:
-    check_rolled_back(run(tmp_path, toy(), 1, (15, kill(0))), undisturbed, to=10)
+    check_rolled_back(run(tmp_path, toy(), 1, (15, once_saved(10, kill(0)))), undisturbed, to=10)
 
 
 def test_the_workers_of_two_groups_died_which_kept_each_others_state(
     tmp_path: Path, undisturbed: Run
 ) -> None:
     spec = toy(workers={"min": 2, "max": 6, "per_group": 2})
-    died = run(tmp_path, spec, 6, (15, kill(0)), (15, kill(2)))
+    died = run(tmp_path, spec, 6, (15, once_saved(10, kill(0))), (15, once_saved(10, kill(2))))
     check_rolled_back(died, undisturbed, to=10)
     assert len(died.events("worker.lost")) == 4
 
@@ -62,7 +62,7 @@ def test_the_buddy_died_while_the_others_were_told_of_the_owners_death(
         if fact.get("type") == "worker.lost" and fact["data"]["worker"] == "w0":
             os.kill(died.launcher.pid("w1"), signal.SIGKILL)
 
-    died = Run(tmp_path, toy(), (4, 4), faults=[(15, kill(0))], on_fact=then_the_buddy)
+    died = Run(tmp_path, toy(), (4, 4), faults=[(15, once_saved(10, kill(0)))], on_fact=then_the_buddy)
     died.go()
     check_rolled_back(died, undisturbed, to=10)
 
@@ -83,7 +83,7 @@ def test_the_buddy_died_while_the_owners_state_moved_to_its_next_keeper(
         coordinator.tell = tell  # type: ignore[method-assign]
         kill(0)(run)
 
-    check_rolled_back(run(tmp_path, toy(), 4, (15, then_the_buddy)), undisturbed, to=10)
+    check_rolled_back(run(tmp_path, toy(), 4, (15, once_saved(10, then_the_buddy))), undisturbed, to=10)
 
 
 @pytest.mark.parametrize("whom", ["owner_and_buddy", "all"])
@@ -110,7 +110,7 @@ def test_they_died_while_a_checkpoint_was_uploaded_and_the_one_before_it_was_use
 def test_they_died_again_and_again_before_the_next_checkpoint(tmp_path: Path, undisturbed: Run) -> None:
     def again(fact: dict[str, Any]) -> None:
         if fact["kind"] == "metric" and fact["epoch_no"] < 3 and fact["step"] == 13 + fact["epoch_no"]:
-            died.soon(kill_all)
+            died.soon(once_saved(10, kill_all))
 
     died = Run(tmp_path, toy(), (2, 2), on_fact=again)
     died.go()

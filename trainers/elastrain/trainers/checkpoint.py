@@ -29,7 +29,7 @@ from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
 
 UPLOAD_TRIES = 4
-LAST = 19  # the lowest priority there is
+NICE = 10  # a tenth of a training thread; the lowest priority would wait for ever on a busy machine
 ROOM_S = 600.0  # for an upload to come to an end, before the next checkpoint is given up
 
 
@@ -117,7 +117,7 @@ class Snapshots:
     def _upload_all(self) -> None:
         """In what training leaves idle of the processor: hashing and writing are no less work than a step."""
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LAST)  # of this thread, on Linux
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread, on Linux
         while True:
             snapshot = self._queue.get()
             try:
