@@ -137,7 +137,7 @@ def test_a_member_that_never_reports_is_removed_when_the_others_have() -> None:
 def test_of_one_silent_and_one_stuck_member_one_goes_in_one_tick() -> None:
     """Found by the simulation: each was half of the members, and together they were all."""
     stage = training(3).began("w2", 3)
-    wait(stage, stage.machine.stall.limit_s - 4, "w0", "w1").die("w0")
+    wait(stage, stage.machine.stall.limit_s - 3, "w0", "w1").die("w0")
     while not stage.all(m.Fence):
         stage.wait(0.5, silent=("w1",))
     assert [a.worker for a in stage.all(m.Fence)] == ["w1"]
