@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from elastrain.service.up_ray import RayHead
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[RayHead]:
     """Started once for all tests that ask for it, with two CPUs, and ended by its process ids."""
+    assert "ray" not in sys.modules, "a test module imports ray: it would not see the settings made here"
     with tempfile.TemporaryDirectory(prefix="elastrain-test-") as folder:
         home = Home(Path(folder))
         head = RayHead(home, cpus=2)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
-pytest.importorskip("ray")
-
 from elastrain.trainers.messages import Notice
 from elastrain.trainers.ray_nodes import Drains
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-import ray
 from elastrain.trainers.messages import Notice
 from elastrain.trainers.placement import Node
 
@@ -24,6 +23,8 @@ SHORTEST_S = 1.0
 
 def living_nodes() -> list[Node]:
     """The cluster's nodes that are alive."""
+    import ray
+
     nodes = cast(list[dict[str, Any]], ray.nodes())  # type: ignore[no-untyped-call]
     return [
         Node(node["NodeID"], node["Resources"], node.get("Labels", {})) for node in nodes if node["Alive"]
