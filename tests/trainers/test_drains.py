@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from elastrain.trainers.messages import Notice
 from elastrain.trainers.ray_nodes import Drains
 
