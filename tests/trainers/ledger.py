@@ -46,7 +46,7 @@ class Ledger:
     distrusts: bool = False  # owner and buddy differ, as the machine knows
     unheard: bool = False  # words of a worker were lost since the last generation formed
     chains: list[int] = field(default_factory=lambda: [0])  # by step
-    skipped: set[int] = field(default_factory=set)  # accepted by a later one: their records were never heard
+    skipped: set[int] = field(default_factory=set)  # what followed them was never heard, but a later one
     removed: set[str] = field(default_factory=set)  # workers that the machine gave up
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -135,7 +135,7 @@ class Ledger:
         if step != self.step + 1:
             assert self.unheard, f"nothing lost: step {step} is accepted after {self.step}"
             assert action.cursor is not None, f"nothing lost: nobody tells of the steps before {step}"
-            self.skipped |= {*range(self.step + 1, step)}
+            self.skipped |= {*range(self.step, step)}
             self.counts["steps accepted by a later one"] += step - self.step - 1
         self.step = step
         self.highest = max(self.highest, self.step)

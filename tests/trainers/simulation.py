@@ -107,6 +107,8 @@ def _calm(world: World) -> None:
 
 
 def _heal(world: World) -> None:
+    if world.driver_wakes is not None:
+        world.wake_driver()
     world.no_room = False
     for worker in world.workers.values():
         worker.cut, worker.lag, worker.sloth = False, 0.0, 0.0
