@@ -118,7 +118,7 @@ def removes_all_who_are_silent(patch: Patch) -> None:
 
 
 def never_removes_the_silent(patch: Patch) -> None:
-    patch.setattr(Fleet, "_silent", lambda self, awaited: [])
+    patch.setattr("elastrain.trainers.fleet.silent", lambda *_: [])
 
 
 def never_removes_the_stuck(patch: Patch) -> None:

@@ -105,14 +105,14 @@ class Filling:
     """Which buckets have all of their parameters, while these come in any order. For one pass."""
 
     def __init__(self, space: FlatSpace) -> None:
-        self._buckets = space.buckets()
+        self.buckets = space.buckets()  # asked for in every backward: listed once
         self._of: dict[int, range] = {}  # index of a parameter -> positions of the buckets it lies in
         for piece in space.pieces:
             last = max(piece.start, piece.stop - 1)
             first_block, last_block = piece.start // space.block, last // space.block
-            inside = [b for b, (a, z) in enumerate(self._buckets) if a <= last_block and first_block < z]
+            inside = [b for b, (a, z) in enumerate(self.buckets) if a <= last_block and first_block < z]
             self._of[piece.index] = range(inside[0], inside[-1] + 1)
-        self._all = [0] * len(self._buckets)
+        self._all = [0] * len(self.buckets)
         for positions in self._of.values():
             for b in positions:
                 self._all[b] += 1

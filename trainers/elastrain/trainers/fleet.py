@@ -116,13 +116,10 @@ class Fleet:
                 unborn = [w for w in self.roster.peers(group.id) if w.state is State.STARTING]
                 if unborn:
                     self._remove(unborn[0], f"not ready after {self.policy.start_timeout_s:.0f} s")
-        for worker in self.at_most_half(self._silent(awaited)):
+        for worker in self.at_most_half(silent(self.roster, self.policy, self.now, awaited)):
             silent_s = self.now - worker.last_beat
             self.evict(worker, "no heartbeat", f"silent for {silent_s:.1f} s")
         self._balance()
-
-    def _silent(self, awaited: bool) -> list[Worker]:
-        return silent(self.roster, self.policy, self.now, awaited)
 
     def at_most_half(self, workers: Iterable[Worker]) -> list[Worker]:
         """Of those who are to be removed so many, in order, that half of the members stay, and one of each

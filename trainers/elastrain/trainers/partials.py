@@ -89,7 +89,7 @@ class Addend:
         for piece in self.sums.space.pieces:
             if not self.used >> piece.index & 1:
                 self.vector[piece.start : piece.stop].zero_()
-        for bucket in range(len(self.sums.space.buckets())):
+        for bucket in range(len(self.sums.filling.buckets)):
             if bucket not in self._added:
                 self._add(bucket)
         for sibling in self.meets:
@@ -106,8 +106,7 @@ class Addend:
         return [leaf for sibling in spoiled for leaf in sibling.leaves(self.sums.count)]
 
     def _add(self, bucket: int) -> None:
-        space = self.sums.space
-        window = space.elements(space.buckets()[bucket])
+        window = self.sums.space.elements(self.sums.filling.buckets[bucket])
         mine = self.vector
         for sibling in self.meets:
             other = self.sums.parts[sibling]
