@@ -21,7 +21,7 @@ from rig.analysis import Target, first_commits, median, median_ratio, new_steps,
 from rig.report import bars, finish, table
 from rig.rounds import Case, Measure, Results, Row, measure, options
 from rig.run import Run, now
-from rig.systems import Ours, RayTrain, System, Torchft, Torchrun, knows
+from rig.systems import Ours, RayTrain, System, Torchft, Torchrun
 
 WORKERS = 2
 SAVED = {"ckpt_every": 10}
@@ -48,11 +48,7 @@ LONG, QUICK = Schedule(3, 30.0, 25.0, 3), Schedule(2, 15.0, 12.0, 2)
 def main() -> int:
     chosen = options(__doc__).parse_args()
     plan = QUICK if chosen.quick else LONG
-    spare = Ours(spares=1)
-    if (why := knows(spare)) is not None:
-        print(f"# this version has no spares ({why[:100]} ...)")
-        spare = Ours()
-    systems: list[System] = [spare, Torchft(), Torchrun()]
+    systems: list[System] = [Ours(spares=1), Torchft(), Torchrun()]
     if chosen.only or not chosen.quick:  # quick has them only when asked for
         systems += [Ours(SPARELESS), Ours(ON_RAY, ray=True), RayTrain()]
     shown = (SPARELESS, ON_RAY, "Ray Train")

@@ -6,10 +6,8 @@ Everything that is measured works on the commits that a run writes down, so it i
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from dataclasses import dataclass, field
@@ -245,21 +243,6 @@ class Ours:
 def _ray_folder(run: Run) -> list[Path]:
     record = run.folder / "home" / "ray.json"
     return [Path(json.loads(record.read_text())["temp_dir"])] if record.exists() else []
-
-
-def knows(system: Ours) -> str | None:
-    """Why this version of elastrain cannot run it; None if it can."""
-    values = json.dumps({"ckpt_every": 0, **system.setting})
-    program = f"import json; from peers.ours import job_spec; job_spec(json.loads({values!r}))"
-    places = os.pathsep.join([str(_peer("").parent), os.environ.get("PYTHONPATH", "")])
-    asked = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": places},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stderr.strip().splitlines()[-1] if asked.returncode else None
 
 
 def _peer(script: str) -> Path:
