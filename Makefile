@@ -21,7 +21,7 @@ run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 bench_stamp := $(VENV)/.installed-bench-$(TORCH)
 
-.PHONY: help demo test quick sabotage fuzz engine ray e2e gpu simulate chaos bench lint venv clean
+.PHONY: help demo test quick stores sabotage fuzz engine ray e2e gpu simulate chaos bench lint venv clean
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -29,12 +29,12 @@ help:
 demo: $(run_stamp)
 	@$(bin)/elastrain demo
 
-test: quick sabotage fuzz engine ray e2e
+test: quick stores sabotage fuzz engine ray e2e
 
 quick: $(dev_stamp)
-	$(pytest) -m "not sabotage and not fuzz and not engine and not ray and not e2e and not gpu"
+	$(pytest) -m "not stores and not sabotage and not fuzz and not engine and not ray and not e2e and not gpu"
 
-sabotage fuzz engine ray e2e gpu: $(dev_stamp)
+stores sabotage fuzz engine ray e2e gpu: $(dev_stamp)
 	$(pytest) -m $@
 
 RUNS ?= 100000

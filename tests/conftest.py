@@ -1,7 +1,38 @@
 """What all tests share."""
 
+from collections.abc import Callable, Iterator
+
+import pytest
 from hypothesis import settings
+
+import databases
 
 # A busy machine makes an example slow without making it wrong, so only the test's own timeout counts.
 settings.register_profile("elastrain", deadline=None)
 settings.load_profile("elastrain")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[databases.Postgres]:
+    """The session's PostgreSQL; whoever stops it starts it again."""
+    with databases.running() as server:
+        if server is None:
+            pytest.skip(databases.MISSING)
+        yield server
+
+
+@pytest.fixture(params=databases.BOTH)
+def database(request: pytest.FixtureRequest) -> Iterator[Callable[[], str | None]]:
+    """Makes databases with all tables; None stands for a file of the world's own."""
+    if request.param == "sqlite":
+        yield lambda: None
+        return
+    server, made = request.getfixturevalue("postgres"), list[str]()
+
+    def fresh() -> str:
+        made.append(server.fresh())
+        return made[-1]
+
+    yield fresh
+    for url in made:
+        server.drop(url)

@@ -16,6 +16,7 @@ from elastrain.service.ray_jobs import AlreadySubmitted, Launch, RayJob, RayNode
 from elastrain.service.reconciler import Reconciler
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
+from elastrain.service.store.schema import metadata
 from elastrain.trainers.storage import AlreadyExists, open_storage
 
 SPEC: dict[str, Any] = {
@@ -105,16 +106,22 @@ def migrated() -> bytes:
 class World:
     """One installation in a folder. `restart` is a kill -9 of the service and the next start."""
 
-    def __init__(self, folder: Path, cpus: float = 2.0) -> None:
+    def __init__(self, folder: Path, cpus: float = 2.0, database: str | None = None) -> None:
+        """database: URL of one that has all tables already; SQLite in the folder unless given."""
         folder.mkdir(parents=True, exist_ok=True)
         env = {"ELASTRAIN_HOME": str(folder), "ELASTRAIN_DRIVER_URL": "http://127.0.0.1:8470"}
-        self.settings = Settings.from_env(env)
+        self.settings = Settings.from_env({**env, "ELASTRAIN_DATABASE_URL": database or ""})
         self.clock, self.ray = FakeClock(), FakeRay(cpus)
         self.storage = open_storage(self.settings.storage_url)
-        (folder / "elastrain.db").write_bytes(migrated())
-        self.restart()
+        if database is None:
+            (folder / "elastrain.db").write_bytes(migrated())
+        self.start()
 
     def restart(self) -> None:
+        self.store.close()
+        self.start()
+
+    def start(self) -> None:
         self.store = Store(self.settings.database_url)
         changes = Changes()
         self.control = Control(
@@ -146,6 +153,11 @@ class World:
         items = self.control.events(id, actor=ADMIN, limit=1000)["items"]
         return [item for item in items if item["type"].startswith(type)]
 
+    def stored(self) -> str:
+        """Everything that the database holds, as text."""
+        with self.store.read() as tx:
+            return "\n".join(str(tx.execute(table.select()).all()) for table in metadata.sorted_tables)
+
     def cancel(self, id: str) -> dict[str, Any]:
         return self.control.cancel(id, actor=ADMIN)
 
@@ -174,6 +186,13 @@ class Driver:
         self.attempt = int(launch.env["ELASTRAIN_ATTEMPT_NUMBER"])
         self.seq = 1
         self.token = ""
+
+    @classmethod
+    def known(cls, world: World, job: str, token: str, seq: int) -> Driver:
+        """The first driver of a job that was started before this world was; `seq` is its next fact."""
+        driver = cls(world, Launch("", "", {"ELASTRAIN_JOB": job, "ELASTRAIN_ATTEMPT_NUMBER": "1"}, 0))
+        driver.token, driver.seq = token, seq
+        return driver
 
     def claim(self, nonce: str = NONCE) -> dict[str, Any]:
         body = {"protocol": 1, "job": self.job, "attempt": self.attempt, "nonce": nonce}

@@ -1,7 +1,7 @@
-"""A real service in this process: SQLite, a folder for objects, uvicorn in a thread. Only Ray is absent."""
+"""A real service in this process: store, a folder for objects, uvicorn in a thread. Only Ray is absent."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -30,8 +30,11 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def control(tmp_path: Path, storage: Storage, empty_database: Path) -> Iterator[Control]:
-    settings = Settings.from_env({"ELASTRAIN_HOME": str(tmp_path)})
+def control(
+    tmp_path: Path, storage: Storage, empty_database: Path, database: Callable[[], str | None]
+) -> Iterator[Control]:
+    env = {"ELASTRAIN_HOME": str(tmp_path), "ELASTRAIN_DATABASE_URL": database() or ""}
+    settings = Settings.from_env(env)
     shutil.copy(empty_database, tmp_path / "elastrain.db")
     store = Store(settings.database_url)
     yield Control(store, storage, settings, ping_ray=lambda: "2.60.0")

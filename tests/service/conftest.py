@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -7,7 +7,7 @@ from world import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path, database: Callable[[], str | None]) -> Iterator[World]:
+    made = World(tmp_path, database=database())
     yield made
     made.store.close()

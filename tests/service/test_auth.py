@@ -17,7 +17,7 @@ def test_the_admin_token_is_made_once_for_its_owner_only(world: World, tmp_path:
     assert world.control.auth.ensure_admin_token(file) == token
     actor = world.control.authenticate(token)
     assert (actor.role, actor.project) == ("admin", None)
-    assert token.encode() not in (tmp_path / "elastrain.db").read_bytes()
+    assert token not in world.stored()
 
 
 def test_a_token_file_that_the_store_does_not_know_yet_is_registered(world: World, tmp_path: Path) -> None:

@@ -4,20 +4,35 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from databases import BOTH
 from elastrain.service.migrations import migrate, revisions
 from elastrain.service.store import Store, feed
 from elastrain.service.store.schema import metadata
 from world import ADMIN, World
 
 
-def test_the_migrations_give_the_tables_that_the_program_uses(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'deep' / 'fresh.db'}"
+@pytest.fixture(params=BOTH)
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without tables."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'deep' / 'fresh.db'}"
+        return
+    server = request.getfixturevalue("postgres")
+    url = server.empty()
+    yield url
+    server.drop(url)
+
+
+def test_the_migrations_give_the_tables_that_the_program_uses(empty: str) -> None:
+    url = empty
     migrate(url)
     migrate(url)
     current, newest = revisions(url)
@@ -29,11 +44,11 @@ def test_the_migrations_give_the_tables_that_the_program_uses(tmp_path: Path) ->
     store.close()
 
 
-def test_two_processes_may_migrate_one_new_database(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'shared.db'}"
+def test_three_processes_may_migrate_one_new_database(empty: str) -> None:
+    url = empty
     program = "import sys; from elastrain.service.migrations import migrate; migrate(sys.argv[1])"
-    both = [subprocess.Popen([sys.executable, "-c", program, url]) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    three = [subprocess.Popen([sys.executable, "-c", program, url]) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in three] == [0, 0, 0]
     current, newest = revisions(url)
     assert current == newest is not None
 
