@@ -111,6 +111,8 @@ class SimulatedWorker(Lines):
         meeting = self.meeting = self.world.meeting(opening)
         held = blocks_in(meeting.ownership.held(rank))
         yield from self.meet(meeting, "group", 0, None)
+        done = [list(opening.done.get(w, [])) for w in opening.workers]
+        generation = Generation(opening, meeting, rank, done, opening.balance())
         if opening.restore is not None:
             yield
             if self.world.is_damaged(opening.step):
@@ -120,14 +122,13 @@ class SimulatedWorker(Lines):
             yield from self.meet(meeting, "barrier", 0, None)
             self.copy.layout = opening.generation
         else:
-            yield from self.hand_over(meeting, rank, held)
+            yield from self.hand_over(generation, held)
         self.world.ledger.formed(self, opening, held)
         self.send(m.Sealed(self.id, opening.generation, self.copy.step))
-        done = [list(opening.done.get(w, [])) for w in opening.workers]
-        return Generation(opening, meeting, rank, done, opening.balance())
+        return generation
 
-    def hand_over(self, meeting: Meeting, rank: int, held: set[int]) -> Wait:
-        copy, opening = self.copy, meeting.opening
+    def hand_over(self, g: Generation, held: set[int]) -> Wait:
+        copy, opening, meeting, rank = self.copy, g.opening, g.meeting, g.rank
         survivors = opening.survivors()
         joins = rank not in survivors
         arrived = yield from self.meet(meeting, "buffers", 0, copy.buffers, survivors[:1] if joins else ())
@@ -135,6 +136,9 @@ class SimulatedWorker(Lines):
         outgoing = blocks_in(t.blocks for t in meeting.transfers if t.source == rank)
         incoming = [t for t in meeting.transfers if t.target == rank]
         data = {b: (copy.params[b], copy.state[b], b in copy.rotten) for b in outgoing}
+        if not opening.hold and copy.step < self.world.total and self.id in opening.whole:
+            ahead = self.todo(g)[rank]
+            yield from self.compute(g, ahead[: self.world.rng.randint(0, len(ahead))])
         arrived = yield from self.meet(meeting, "chunks", 0, data, {t.source for t in incoming})
         for transfer in incoming:
             for block in range(*transfer.blocks):
@@ -152,22 +156,15 @@ class SimulatedWorker(Lines):
     def step(self, g: Generation) -> Wait:
         copy, meeting = self.copy, g.meeting
         at, own = copy.step, meeting.ownership
-        if copy.partial is None:
-            copy.partial = set()
-        todo = g.balance.deal(self.world.setup.microbatches, g.done)
-        for microbatch in todo[g.rank]:
-            self.check(meeting)
-            self.send(m.Began(self.id, at, microbatch))
-            yield
-            self.world.compute(self, at, microbatch)
-            copy.partial.add(microbatch)
+        todo = self.todo(g)
+        yield from self.compute(g, todo[g.rank])
         has = [[*done, *new] for done, new in zip(g.done, todo, strict=True)]
         self.world.ledger.dealt(has)
         yield from self.reduce(meeting, g.rank, at, [r for r, h in enumerate(has) if h])
         entry = {
             "log": self.log[-1][0] if self.log else 0,
-            "microbatches": sorted(copy.partial),
-            "seconds": self.pace * len(copy.partial),
+            "microbatches": sorted(copy.partial or ()),
+            "seconds": self.pace * len(copy.partial or ()),
         }
         entries = yield from self.meet(meeting, "commit", at, entry)
         record = self.world.ledger.record(meeting, at, entries)
@@ -180,6 +177,20 @@ class SimulatedWorker(Lines):
         if g.rank in (0, own.buddy[0]):
             self.send(m.Committed(self.id, g.opening.generation, copy.step, record))
         yield from self.gather(meeting, g.rank, copy.step)
+
+    def todo(self, g: Generation) -> list[list[int]]:
+        return g.balance.deal(self.world.setup.microbatches, g.done)
+
+    def compute(self, g: Generation, microbatches: list[int]) -> Wait:
+        copy, at = self.copy, self.copy.step
+        copy.partial = copy.partial if copy.partial is not None else set()
+        for microbatch in microbatches:
+            if microbatch not in copy.partial:
+                self.check(g.meeting)
+                self.send(m.Began(self.id, at, microbatch))
+                yield
+                self.world.compute(self, at, microbatch)
+                copy.partial.add(microbatch)
 
     def reduce(self, meeting: Meeting, rank: int, at: int, holders: list[int]) -> Wait:
         own = meeting.ownership

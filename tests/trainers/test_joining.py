@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from elastrain.trainers import collectives, loop
 from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Broken, Group
+from elastrain.trainers.collectives import Arrival, Broken, Group
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.handover import catch_up, hand_over
@@ -38,16 +37,20 @@ class Breaking(Group):
         super().__init__(1, 2)
         self.left = breaks_at
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Arrival:
         self.left -= 1
-        breaks = self.left < 0
+        return Broke() if self.left < 0 else Arrival(None, None, torch.zeros(sum(sizes), dtype=dtype), sizes)
 
-        def finish() -> list[Tensor]:
-            if breaks:
-                raise Broken("the other one is gone")
-            return [torch.zeros(n, dtype=dtype) for n in sizes]
 
-        return finish
+class Broke(Arrival):
+    def __init__(self) -> None:
+        pass
+
+    def ready(self) -> bool:
+        return True
+
+    def __call__(self) -> list[Tensor]:
+        raise Broken("the other one is gone")
 
 
 def joiner() -> tuple[Replica, Opening, Ownership]:
@@ -67,6 +70,27 @@ def test_a_joiner_without_all_it_needs_reports_that_it_holds_nothing(breaks_at: 
     with pytest.raises(Broken):
         hand_over(replica, opening, Breaking(breaks_at), ownership)
     assert replica.report(2, "broken").held == ()
+
+
+def test_whoever_waits_for_chunks_goes_on_with_something_else_until_they_are_here() -> None:
+    class Late(Breaking):
+        here = False
+
+        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Arrival:
+            arrival = super().start_exchange(sends, sizes, dtype)
+            arrival.ready = lambda: self.here  # type: ignore[method-assign]
+            return arrival
+
+    def meanwhile() -> bool:
+        done.append("a microbatch")
+        group.here = len(done) == 2
+        return True
+
+    done: list[str] = []
+    group = Late(EXCHANGES)
+    replica, opening, ownership = joiner()
+    hand_over(replica, opening, group, ownership, meanwhile)
+    assert len(done) == 2
 
 
 def test_a_joiner_that_holds_a_chunk_has_the_buffers_already() -> None:

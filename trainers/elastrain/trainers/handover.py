@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Group, joined
+from elastrain.trainers.collectives import Arrival, Group, joined
 from elastrain.trainers.cursor import Cursor, advance
 from elastrain.trainers.messages import Range
 from elastrain.trainers.opening import Opening
@@ -40,13 +40,23 @@ def catch_up(replica: Replica, opening: Opening) -> None:
     replica.touched = True  # a joiner is about to get parameters that the seed does not give
 
 
-def hand_over(replica: Replica, opening: Opening, group: Group, ownership: Ownership) -> None:
-    """Move chunks to their new keepers, and everything else to the joiners; returns when all have it."""
+def hand_over(
+    replica: Replica,
+    opening: Opening,
+    group: Group,
+    ownership: Ownership,
+    meanwhile: Callable[[], bool] = lambda: False,
+) -> None:
+    """Move chunks to their new keepers, and everything else to the joiners; returns when all have it.
+
+    meanwhile: called again and again while chunks travel; False: nothing is left to do. It may read
+    parameters, and changes none.
+    """
     rank = group.rank
     # First the buffers: a joiner that holds a chunk counts as a survivor, should this generation break before
     # it is sealed, and a survivor has everything that nobody else keeps for it.
     _send_buffers(replica, opening, group)
-    _move_chunks(replica, plan(opening, ownership, rank), group)
+    _move_chunks(replica, plan(opening, ownership, rank), group, meanwhile)
     if len(opening.whole) < group.world:
         replica.whole = replica.whole and opening.workers[rank] in opening.whole
         Exchange(replica, group, ownership, opening.workers).gather()
@@ -55,14 +65,16 @@ def hand_over(replica: Replica, opening: Opening, group: Group, ownership: Owner
     replica.layout = opening.generation
 
 
-def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> None:
+def _move_chunks(
+    replica: Replica, transfers: list[Transfer], group: Group, meanwhile: Callable[[], bool]
+) -> None:
     """One all-to-all for the parameters and one for each slot, all under way at once, from where the values
     lie to where they stay. What arrived is held only when all of it is here."""
     space, states = replica.model.space, replica.states
     sent, come = _by_peer(transfers, group)
     sizes = [sum(space.length(t.blocks) for t in peer) for peer in come]
 
-    def start(row: Callable[[Range], Tensor]) -> Callable[[], list[Tensor]]:
+    def start(row: Callable[[Range], Tensor]) -> Arrival:
         sends = [joined([row(t.blocks) for t in peer]) if peer else None for peer in sent]
         return group.start_exchange(sends, sizes, torch.float32)
 
@@ -71,6 +83,8 @@ def _move_chunks(replica: Replica, transfers: list[Transfer], group: Group) -> N
 
     under_way = [start(lambda blocks: replica.model.params[space.elements(blocks)])]
     under_way += [start(of(slot)) for slot in replica.rule.slots]
+    while not all(arrival.ready() for arrival in under_way) and meanwhile():
+        pass
     params, *slots = [arrival() for arrival in under_way]
     for source, peer in enumerate(come):
         at = 0

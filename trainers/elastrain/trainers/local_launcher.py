@@ -14,6 +14,7 @@ import sys
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from elastrain.trainers.huge_pages import huge_pages_for_children
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
 from elastrain.trainers.messages import Notice
 
@@ -34,7 +35,8 @@ class LocalLauncher:
 
     def _spawn(self, start: WorkerStart) -> ForkServerProcess:
         process = _context.Process(target=_run, args=(start, self.logs / f"{start.worker}.log", sys.path))
-        process.start()
+        with huge_pages_for_children():  # the first start starts the fork server
+            process.start()
         return process
 
     def pid(self, worker: str) -> int:

@@ -16,14 +16,14 @@ from elastrain.trainers.balance import Balance
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Broken, Group, Halted
-from elastrain.trainers.cursor import Verdict
 from elastrain.trainers.evaluate import evaluate_step
-from elastrain.trainers.faults import UserFault, blamed_on_user, internal, refuse
+from elastrain.trainers.faults import UserFault, blamed_on_user, internal
 from elastrain.trainers.handover import catch_up, hand_over
+from elastrain.trainers.judge import judge
 from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.parking import parking
-from elastrain.trainers.partials import Partial
+from elastrain.trainers.partials import Partial, PassedOn
 from elastrain.trainers.reduction import Reduction
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
@@ -132,6 +132,9 @@ class Trainer:
             lambda: self.session.check(opening.generation),
             lambda finished: self.session.waits(opening.generation, finished),
         )
+        exchange = Exchange(self.replica, group, ownership, opening.workers)
+        done = [opening.done.get(w, []) for w in opening.workers]
+        generation = Generation(opening, group, ownership, exchange, opening.balance(), done)
         if opening.restore is not None:
             alive = partial(self.session.works, opening.generation)
             restore.load(self.replica, self.session.storage, opening.restore, ownership, rank, alive)
@@ -139,34 +142,32 @@ class Trainer:
             group.barrier()
             self.replica.layout = opening.generation
         else:
-            hand_over(self.replica, opening, group, ownership)
+            hand_over(self.replica, opening, group, ownership, partial(self._ahead, generation))
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)
         parking.clear()
-        exchange = Exchange(self.replica, group, ownership, opening.workers)
-        done = [opening.done.get(w, []) for w in opening.workers]
-        return Generation(opening, group, ownership, exchange, opening.balance(), done)
+        return generation
+
+    def _ahead(self, generation: Generation) -> bool:
+        """While chunks change hands, who has the parameters begins the step: one microbatch of it, if it has
+        one to compute."""
+        opening, rank = generation.opening, generation.group.rank
+        over = opening.hold or self.replica.step >= self.replica.plan.total_steps
+        if over or opening.workers[rank] not in opening.whole:
+            return False
+        rows = self._partial().rows
+        left = [j for j in self._todo(generation)[rank] if j not in rows]
+        self._compute(generation, left[:1])
+        return bool(left)
 
     # ---- one step ---------------------------------------------------------------------------
 
     def step(self, generation: Generation) -> None:
         """Gradients, reduce, commit, update, gather."""
-        replica = self.replica
-        assert replica.cursor is not None
-        at = replica.step
-        count = replica.plan.count(at)
-        if replica.partial is None:
-            replica.partial = Partial.of(count, replica.model.space, replica.filling)
-        todo = generation.balance.deal(count, generation.done)
+        replica, todo = self.replica, self._todo(generation)
         has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
+        rows, mine = self._partial().rows, todo[generation.group.rank]
         reduction = Reduction(replica, generation.group, generation.ownership, has)
-        mine = todo[generation.group.rank]
-        for microbatch in mine:
-            self.session.check(generation.number)
-            self.session.began(at, microbatch)
-            # with the last one its sums are final: they travel while backward goes on
-            passed_on = reduction.passed_on if microbatch == mine[-1] else None
-            with blamed_on_user("compute", at, microbatch):
-                step.compute(replica, self.reader, at, microbatch, passed_on)
+        self._compute(generation, [j for j in mine if j not in rows], reduction.passed_on)
         reduction.finish()
         record = generation.exchange.commit(self.session.log_number, reduction.norms)
         verdict = replica.apply(record)
@@ -179,26 +180,32 @@ class Trainer:
         if generation.group.world > 2:  # meanwhile
             self.reader.prefetch(replica.plan, replica.step, mine)
         arrive()
-        self._judge(generation, record, verdict)
+        judge(replica, record, verdict)
 
-    def _judge(self, generation: Generation, record: Json, verdict: Verdict) -> None:
-        """What every member sees alike in the record and must not train on with."""
+    def _todo(self, generation: Generation) -> list[list[int]]:
+        """The microbatches of this step that each rank has to compute."""
+        return generation.balance.deal(self.replica.plan.count(self.replica.step), generation.done)
+
+    def _partial(self) -> Partial:
+        """What there is of this step already."""
         replica = self.replica
-        assert replica.cursor is not None
-        if len(record["others"]) > 1:
-            names = ", ".join(replica.model.buffers.others)
-            refuse(
-                f"a buffer that is not a float differs between the microbatches of step {record['step']} "
-                f"(one of: {names}). Such a buffer must not depend on the data: make it a float."
+        if replica.partial is None:
+            replica.partial = Partial.of(
+                replica.plan.count(replica.step), replica.model.space, replica.filling
             )
-        if not verdict.finite:
-            policy, in_row = replica.spec.non_finite, replica.cursor.skipped_in_row
-            if policy.policy == "fail":
-                refuse(f"{_where(record)}; non_finite.policy is fail")
-            if in_row > policy.max:
-                refuse(
-                    f"{_where(record)}; {in_row} steps in a row were skipped, non_finite.max is {policy.max}"
-                )
+        return replica.partial
+
+    def _compute(
+        self, generation: Generation, microbatches: list[int], passed_on: PassedOn | None = None
+    ) -> None:
+        """passed_on: is told which sums are final with the last microbatch, while its backward goes on."""
+        at = self.replica.step
+        for microbatch in microbatches:
+            self.session.check(generation.number)
+            self.session.began(at, microbatch)
+            with blamed_on_user("compute", at, microbatch):
+                last = passed_on if microbatch == microbatches[-1] else None
+                step.compute(self.replica, self.reader, at, microbatch, last)
 
     # ---- at a boundary ----------------------------------------------------------------------
 
@@ -288,11 +295,3 @@ class Trainer:
             generation.handled = number
             if "checkpoint" in kinds:
                 self._snapshot(generation, again=True)
-
-
-def _where(record: Json) -> str:
-    """Who computed what is not finite."""
-    bad = [f"rank {record['workers'].index(w)} ({w}), microbatch {j}" for j, w in record["bad"]]
-    if not bad:
-        return f"the gradient of step {record['step']} is not finite (NaN or infinite)"
-    return f"the loss of step {record['step']} is not finite (NaN or infinite) on {'; '.join(bad)}"

@@ -12,6 +12,8 @@ from elastrain.trainers.chunks import Filling, FlatSpace, Piece
 from elastrain.trainers.memory import blank
 from elastrain.trainers.tree import Climber, Node, ascent
 
+PassedOn = Callable[[int], None]  # is told the position of each bucket whose sums are final
+
 
 class TwiceReady(RuntimeError):
     """A gradient came once more after its bucket had been passed on; the message says what to change."""
@@ -33,7 +35,7 @@ class GradientSums:
             return self._open.total
         return self.parts[node]
 
-    def open(self, microbatch: int, *, early: bool, passed_on: Callable[[int], None] | None) -> Addend:
+    def open(self, microbatch: int, *, early: bool, passed_on: PassedOn | None) -> Addend:
         """early: add and pass on each bucket as soon as it is complete, rather than all of them at the end.
         passed_on: is told the position of each bucket whose sums are final."""
         self._open = Addend(self, microbatch, early, passed_on)
@@ -47,9 +49,7 @@ class Addend:
     """The gradient of one microbatch on its way from backward into the sums, bucket by bucket, while it is
     still in the cache. Call `take` for every parameter, then `close`; or `abandon`."""
 
-    def __init__(
-        self, sums: GradientSums, microbatch: int, early: bool, passed_on: Callable[[int], None] | None
-    ) -> None:
+    def __init__(self, sums: GradientSums, microbatch: int, early: bool, passed_on: PassedOn | None) -> None:
         self.sums, self.early, self.passed_on = sums, early, passed_on
         self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count)
         self.vector = blank(sums.space.size, torch.float32)

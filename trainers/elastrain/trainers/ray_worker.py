@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from elastrain.trainers.huge_pages import with_huge_pages
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.local_launcher import cause
 
@@ -96,7 +97,7 @@ def supervise(config: Mapping[str, Any]) -> None:
 def _environment(files: Files, worker: str) -> dict[str, str]:
     start = files.read(f"{worker}.start") or {}
     return {
-        **{name: value for name, value in os.environ.items() if name not in FOR_THE_DRIVER},
+        **with_huge_pages({n: value for n, value in os.environ.items() if n not in FOR_THE_DRIVER}),
         "ELASTRAIN_ATTEMPT": f"{start['job']}/{start['attempt']}",
         "OMP_NUM_THREADS": str(max(1, int(start["cpu"]))),  # Ray's own choice differs from other launchers'
         "PYTHONUNBUFFERED": "1",  # what was printed before a SIGKILL is in the log

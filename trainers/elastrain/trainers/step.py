@@ -17,6 +17,7 @@ from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group
 from elastrain.trainers.cursor import merge
 from elastrain.trainers.messages import Json
+from elastrain.trainers.partials import PassedOn
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader, seed_everything
 from elastrain.trainers.task import loss_of
@@ -27,7 +28,7 @@ def compute(
     reader: SampleReader,
     step: int,
     microbatch: int,
-    passed_on: Callable[[int], None] | None = None,
+    passed_on: PassedOn | None = None,
 ) -> None:
     """The gradient of one microbatch, added to what this worker has of the step.
 
