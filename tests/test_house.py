@@ -16,7 +16,7 @@ LONGEST_FILE = 300  # lines
 LONGEST_FUNCTION = 60  # lines
 # The rooms of trainers where tensors are; every other one does without torch, also by a detour.
 WITH_TORCH = {
-    *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "loop"),
+    *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "judge", "loop"),
     *("evaluate", "partials", "reduction", "faults", "checkpoint", "restore", "session"),
     *("memory", "transports", "digests", "worker"),
 }
