@@ -28,7 +28,7 @@ from elastrain.trainers.storage import open_storage
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("connected"), pytest.mark.timeout(180)]
 
 JOB = f"j-{secrets.token_hex(5)}"  # others' jobs may run on this machine
-TAG = {"ELASTRAIN_ATTEMPT": f"{JOB}/1"}
+TAG = {"ELASTRAIN_ATTEMPT": f"test/{JOB}/1"}
 
 
 # A task that is not there: the worker says so and waits to be dismissed, for as long as a test needs it.
@@ -80,6 +80,7 @@ class Launched:
         self.launcher = RayLauncher(
             JOB,
             1,
+            tag=TAG["ELASTRAIN_ATTEMPT"],
             resources={"CPU": cpu, **resources},
             labels={},
             storage_url=f"file://{store}",

@@ -32,6 +32,7 @@ def test_ray_is_told_nothing_but_the_claim(world: World) -> None:
         "ELASTRAIN_JOB",
         "ELASTRAIN_ATTEMPT_NUMBER",
         "ELASTRAIN_CLAIM",
+        "ELASTRAIN_ATTEMPT",
     }
     assert launch.submission_id.endswith(f"-{id}-1")
     assert "CANARY" not in repr(launch)

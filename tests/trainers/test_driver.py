@@ -140,6 +140,7 @@ class FakeAttempt:
 
     now: FakeAttempt
     script: Outcome | Exception | None = None
+    receipt: Any = "what its launcher says"
 
     def __init__(self, **given: Any) -> None:
         FakeAttempt.now = self
@@ -220,6 +221,7 @@ async def test_an_attempt_is_claimed_runs_and_leaves_its_outcome(driver: Driver,
         "step": 12,
         "failed_by": "user",
         "message": "NameError: x",
+        "receipt": FakeAttempt.receipt,
     }
     kinds = [fact["kind"] for fact in FakeReporter.now.facts if fact["kind"] != "log"]
     assert kinds == ["event", "outcome"]
@@ -280,6 +282,16 @@ async def test_a_driver_that_comes_after_a_later_attempt_starts_nothing(
     storage.put("jobs/j1/attempts/3/claim.json", b"{}")
     FakeAttempt.script = AssertionError("was started")
     assert (await run(driver)).outcome == "cancelled"
+    assert outcome(storage)["receipt"] == {"nodes": [], "unsearched": [], "seconds": 0.0}
+
+
+@pytest.mark.anyio
+async def test_a_second_driver_of_an_attempt_vouches_for_nothing_that_the_first_one_started(
+    driver: Driver, storage: Storage
+) -> None:
+    storage.put("jobs/j1/attempts/2/claim.json", b"{}")
+    assert "begun before" in str((await run(driver)).message)
+    assert outcome(storage)["receipt"] is None
 
 
 @pytest.mark.anyio

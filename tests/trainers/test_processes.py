@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastrain.trainers.processes import TAG, end_process, end_tagged, is_alive, make_scratch
+from elastrain.trainers.processes import end_process, is_alive, make_scratch
 
 PARENT = """
 import subprocess, sys, time
@@ -25,11 +25,8 @@ time.sleep(600)
 
 @pytest.fixture
 def family() -> Iterator[tuple[psutil.Process, psutil.Process]]:
-    """A process, and its child in a session of its own; both carry a tag."""
-    tag = f"test/{os.getpid()}"
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env={**os.environ, TAG: tag}
-    ) as process:
+    """A process, and its child in a session of its own."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         child = psutil.Process(int(process.stdout.readline()))
         yield psutil.Process(process.pid), child
@@ -55,16 +52,6 @@ def test_a_pid_that_was_given_to_another_process_is_left_alone(
     parent, _ = family
     end_process(parent.pid, parent.create_time() - 100)
     assert alive(parent)
-
-
-def test_an_orphan_is_found_by_its_tag(family: tuple[psutil.Process, psutil.Process]) -> None:
-    parent, child = family
-    parent.kill()
-    parent.wait(5)
-    assert alive(child)
-    assert end_tagged(f"test/{os.getpid()}") == [child.pid]
-    assert not alive(child)
-    assert end_tagged(f"test/{os.getpid()}") == []
 
 
 def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(

@@ -83,6 +83,7 @@ class Drivers:
             "ELASTRAIN_JOB": attempt.job,
             "ELASTRAIN_ATTEMPT_NUMBER": str(attempt.number),
             "ELASTRAIN_CLAIM": attempt.code,
+            "ELASTRAIN_ATTEMPT": ids.tag(self._looker.installation, attempt.job, attempt.number),
         }
         entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.driver"
         try:

@@ -33,6 +33,11 @@ def submission_id(installation: str, job: str, attempt: int) -> str:
     return f"{installation}-{job}-{attempt}"
 
 
+def tag(installation: str, job: str, attempt: int) -> str:
+    """What every process of an attempt has in its environment, and can be found by."""
+    return f"{installation}/{job}/{attempt}"
+
+
 def parse_submission(installation: str, text: str | None) -> tuple[str, int] | None:
     """(job, attempt) if this is a submission of ours, else None."""
     match = _SUBMISSION.fullmatch(text or "")

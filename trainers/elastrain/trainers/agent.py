@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 from elastrain.trainers.launcher import GroupStart, WorkerStart
 from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
-from elastrain.trainers.processes import end_tagged, make_scratch
+from elastrain.trainers.processes import make_scratch
 from elastrain.trainers.ray_worker import Files
 from elastrain.trainers.storage import open_storage
+from elastrain.trainers.sweep import TAG, sweep
 
 if TYPE_CHECKING:
     from elastrain.trainers.ray_run import Run
@@ -44,7 +45,7 @@ class Agent:
     """Called by the launcher from several threads at once."""
 
     def __init__(self, job: str, attempt: int, storage_url: str, storage_options: Mapping[str, str]) -> None:
-        self._tag = f"{job}/{attempt}"
+        self._tag = os.environ[TAG]  # ours, and so that of whatever we start
         self._name = f"{job}-{attempt}"
         self._node = ray.get_runtime_context().get_node_id()
         self._folder = make_scratch("elastrain-agent-")
@@ -72,7 +73,9 @@ class Agent:
         from elastrain.trainers.ray_run import Run  # brings Ray Train, which the driver need not import
 
         workers = tuple(WorkerStart.from_dict(worker) for worker in group["workers"])
-        run = Run(GroupStart(group["group"], workers), self._files, self._node, resources, self._name)
+        run = Run(
+            GroupStart(group["group"], workers), self._files, self._node, resources, self._name, self._tag
+        )
         with self._shipping:
             for worker in run.workers:
                 self._shipper.follow(worker, self._files.log(worker))
@@ -104,7 +107,8 @@ class Agent:
     def close(self) -> dict[str, Any]:
         """End every process of the attempt on this node.
 
-        -> {node, pids: what workers had left behind, seconds, updates: all that were not asked for}
+        -> {node, pids: what workers had left behind, left: what would not end, seconds,
+            updates: all that were not asked for}
         """
         began = time.monotonic()
         self._closing.set()
@@ -113,7 +117,7 @@ class Agent:
             run.stop(kill=True)
         for run in runs:
             run.wait(max(0.0, began + CLOSE_S - time.monotonic()))
-        pids = end_tagged(self._tag)  # what workers have started and left behind
+        swept = sweep(self._tag, workers_only=True)  # what workers have started and left behind
         with self._shipping:
             self._shipper.ship()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -122,7 +126,7 @@ class Agent:
             self._changed.notify_all()
             updates = list(self._updates)
         seconds = round(time.monotonic() - began, 3)
-        return {"node": self._node, "pids": pids, "seconds": seconds, "updates": updates}
+        return {"node": self._node, **swept.to_dict(), "seconds": seconds, "updates": updates}
 
     # -- in the background
 

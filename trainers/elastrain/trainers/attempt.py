@@ -59,6 +59,7 @@ class Attempt:
     ) -> None:
         self.spec, self.job, self.number = spec, job, attempt
         self.launcher, self.sink, self.host = launcher, sink, host
+        self.receipt: Json | None = None  # after `run`: what is known of the end of its processes
         self.key = secrets.token_urlsafe(24)
         minimum, target = workers or (spec.workers.min, spec.workers.max)
         self.machine = Machine(Policy(minimum, target, spec.workers.per_group, spec.workers.spares))
@@ -143,7 +144,7 @@ class Attempt:
             await asyncio.sleep(0.02)
         for group in running:
             self.launcher.stop(group, kill=True)
-        await asyncio.to_thread(self.launcher.close)
+        self.receipt = await asyncio.to_thread(self.launcher.close)
         self._ended_groups()
         await self.coordinator.close()
         await self.saving.close()

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from elastrain.trainers.reporter import is_loopback, retry_waits
+from elastrain.trainers.sweep import TAG
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Ticket:
     job: str
     attempt: int
     code: str
+    tag: str = ""  # of all processes of this attempt, see sweep.py
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Ticket:
@@ -47,6 +49,7 @@ class Ticket:
                 env["ELASTRAIN_JOB"],
                 int(env["ELASTRAIN_ATTEMPT_NUMBER"]),
                 env["ELASTRAIN_CLAIM"],
+                env[TAG],
             )
         except (KeyError, ValueError) as error:
             raise Refused(f"drivers are started by the service; this one has no {error}") from error

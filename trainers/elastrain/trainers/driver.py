@@ -53,6 +53,7 @@ class Driver:
         self._log_file = log_file
         self._desired: Mapping[str, Any] = granted.desired
         self._attempt: Attempt | None = None
+        self._began = False  # no process before this one began this attempt
         self._early_end: tuple[str, str | None] | None = None  # an order that came before the attempt
         self._over = asyncio.Event()
         self._hurried = False  # somebody waits for this process to end
@@ -83,8 +84,9 @@ class Driver:
         except Exception:
             log.exception("the attempt broke")
             outcome = Outcome("failed", 0, "service", traceback.format_exc(limit=-8))
-        await self._record(outcome)
-        reporter.add({"kind": "outcome", "at": now(), **asdict(outcome)})
+        said_last = {**asdict(outcome), "receipt": self._receipt()}
+        await self._record(said_last)
+        reporter.add({"kind": "outcome", "at": now(), **said_last})
         self._over.set()
         await shipping
         unsent = await reporter.close(5.0 if self._hurried else LAST_FACTS_S)
@@ -127,6 +129,7 @@ class Driver:
         later = f"jobs/{self._ticket.job}/attempts/{self._ticket.attempt + 1}/claim.json"
         try:
             self._storage.put(f"{self._folder}/claim.json", json.dumps({"at": now()}).encode())
+            self._began = True
             self._storage.size(later)
         except NotFound:
             return None
@@ -136,10 +139,16 @@ class Driver:
             return Outcome("failed", 0, "infrastructure", f"storage cannot be used: {error.message}")
         return Outcome("cancelled", 0, None, "a later attempt has begun")
 
-    async def _record(self, outcome: Outcome) -> None:
+    def _receipt(self) -> Json | None:
+        """What is known of the end of this attempt's processes; None if the service has to look itself."""
+        if self._attempt is not None:
+            return self._attempt.receipt
+        return {"nodes": [], "unsearched": [], "seconds": 0.0} if self._began else None
+
+    async def _record(self, outcome: Json) -> None:
         """Write outcome.json, the first of which holds. Patient: without it the attempt counts as lost."""
         deadline = time.monotonic() + STORAGE_PATIENCE_S
-        data = json.dumps(asdict(outcome)).encode()
+        data = json.dumps(outcome).encode()
         while True:
             try:
                 await asyncio.to_thread(self._storage.put, f"{self._folder}/outcome.json", data)
@@ -235,6 +244,7 @@ def _work(log_file: Path) -> int:
         return ray_launcher.RayLauncher(
             ticket.job,
             ticket.attempt,
+            tag=ticket.tag,
             resources={"CPU": spec.resources.cpu},
             labels=spec.resources.labels,
             storage_url=granted.storage_url,

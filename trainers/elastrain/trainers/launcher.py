@@ -63,5 +63,6 @@ class Launcher(Protocol):
         """What happened since the last call: groups that ended, each one once, and workers whose node is
         going to be taken away."""
 
-    def close(self) -> None:
-        """End every process that was started; returns when they are gone."""
+    def close(self) -> dict[str, Any] | None:
+        """End every process that was started; returns when they are gone, with the receipt if there is one
+        (see ray_sweep.receipt)."""

@@ -17,6 +17,8 @@ from pathlib import Path
 from elastrain.trainers.huge_pages import huge_pages_for_children
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
 from elastrain.trainers.messages import Notice
+from elastrain.trainers.parent import die_with_parent
+from elastrain.trainers.sweep import TAG, WORKER
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["elastrain.trainers.worker"])
@@ -66,14 +68,14 @@ class LocalLauncher:
 
 def _run(start: WorkerStart, log: Path, path: list[str]) -> None:
     """The first lines of a forked worker."""
+    die_with_parent()
     from elastrain.trainers import worker
 
-    worker.die_with_parent()
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.path[:] = path
-    os.environ["ELASTRAIN_ATTEMPT"] = f"{start.job}/{start.attempt}"
+    os.environ.update({TAG: f"local/{start.job}/{start.attempt}", WORKER: start.worker})
     code = worker.main(start)
     sys.stdout.flush()
     sys.stderr.flush()

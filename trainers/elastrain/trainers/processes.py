@@ -1,4 +1,4 @@
-"""Ending processes, and proving that they are gone. A process is a pid with its start time."""
+"""Processes by pid and start time: does one run, ending it with its children, folders that go with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 
-TAG = "ELASTRAIN_ATTEMPT"  # in the environment of every process of an attempt: "{job}/{attempt}"
 OWNER = "owner.json"  # in a scratch folder: the process that it belongs to
 GONE_S = 5.0
 
@@ -50,31 +49,6 @@ def end_process(pid: int, started: float) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         family += family[0].children(recursive=True)
     _kill_all(family)
-
-
-def end_tagged(tag: str) -> list[int]:
-    """SIGKILL what still carries the attempt's tag on this machine, but for Ray's own; -> the pids.
-
-    Ray's processes carry it too, this one among them: Ray ends those, with the driver's job.
-    """
-    found = [process for process in psutil.process_iter() if _carries(process, tag)]
-    _kill_all(found)
-    return [process.pid for process in found]
-
-
-def _carries(process: psutil.Process, tag: str) -> bool:
-    try:
-        if process.environ().get(TAG) != tag or process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        command = process.cmdline()
-    except psutil.Error:  # gone, or not ours
-        return False
-    return process.pid != os.getpid() and not _is_of_ray(command)
-
-
-def _is_of_ray(command: list[str]) -> bool:
-    line = " ".join(command)
-    return line.startswith("ray::") or "/ray/_private/workers/" in line or "elastrain.trainers.driver" in line
 
 
 def _kill_all(processes: list[psutil.Process]) -> None:

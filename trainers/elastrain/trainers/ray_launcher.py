@@ -23,8 +23,9 @@ from elastrain.trainers.agent import KNOBS, Agent
 from elastrain.trainers.launcher import GroupEnded, GroupStart
 from elastrain.trainers.messages import Notice
 from elastrain.trainers.placement import Need, choose_node
-from elastrain.trainers.processes import TAG, end_tagged
 from elastrain.trainers.ray_nodes import Drains, living_nodes
+from elastrain.trainers.ray_sweep import receipt, sweep_nodes
+from elastrain.trainers.sweep import TAG
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +66,16 @@ class RayLauncher:
         job: str,
         attempt: int,
         *,
+        tag: str,
         resources: Mapping[str, float],
         labels: Mapping[str, str],
         storage_url: str,
         storage_options: Mapping[str, str],
         said: Callable[[Fact], None],
     ) -> None:
-        """resources: of each worker, in Ray's names. said: takes log facts, from threads of the launcher."""
-        self._job, self._attempt = job, attempt
+        """tag: in the environment of all that is started, see sweep.py. resources: of each worker, in Ray's
+        names. said: takes log facts, from threads of the launcher."""
+        self._job, self._attempt, self._tag = job, attempt, tag
         self._resources, self._labels = dict(resources), dict(labels)
         self._storage = (storage_url, dict(storage_options))
         self._said = said
@@ -84,7 +87,8 @@ class RayLauncher:
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name="launcher")
         self._thread.start()
-        self.receipt: list[dict[str, Any]] = []  # after close: {node, pids, seconds} of each node
+        self._searched: list[dict[str, Any]] = []  # {node, pids, left, seconds}: nodes that were swept
+        self._unsearched: list[str] = []
 
     # -- the four verbs
 
@@ -104,27 +108,29 @@ class RayLauncher:
             news, self._news = self._news, []
             return news
 
-    def close(self) -> None:
-        """End every process that was started, on every node; returns when they are gone."""
+    def close(self) -> dict[str, Any]:
+        """End every process that was started, on every node; returns when they are gone, with the receipt."""
+        began = time.monotonic()
         self._errands.put(None)
         self._thread.join()
         agents = list(self._agents.values())
         for agent in agents:
             agent.closing = True
         closing = [(agent, agent.actor.close.remote()) for agent in agents if not agent.lost]
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        deadline = began + CLOSE_TIMEOUT_S
         for agent, answer in closing:
             try:
                 said = ray.get(answer, timeout=max(0.1, deadline - time.monotonic()))
                 agent.listener.join(1.0)
                 self._hear(agent, said.pop("updates"))
-                self.receipt.append(said)
+                self._searched.append(said)
             except (RayError, TimeoutError) as error:
                 log.warning("the agent of node %s did not close: %s", agent.node, _headline(error))
                 agent.lost = True
         for agent in agents:
             ray.kill(agent.actor)  # and with it whatever Ray Train runs it still owns
         self._sweep([agent.node for agent in agents if agent.lost])
+        return receipt(self._searched, self._unsearched, time.monotonic() - began)
 
     # -- placing, in the launcher's thread
 
@@ -191,7 +197,7 @@ class RayLauncher:
         environment = {
             **KNOBS,
             "RAY_ADDRESS": ray.get_runtime_context().gcs_address,  # a helper of Ray Train looks only there
-            TAG: f"{self._job}/{self._attempt}",
+            TAG: self._tag,
         }
         actor = (
             ray.remote(Agent)
@@ -273,15 +279,8 @@ class RayLauncher:
     def _sweep(self, nodes: list[str]) -> None:
         """End what is left on nodes that are alive but whose agent is gone."""
         alive = {node.id for node in living_nodes()}
-        sweep = ray.remote(num_cpus=0, max_retries=0)(end_tagged)
-        tag = f"{self._job}/{self._attempt}"
-        for node in set(nodes) & alive:
-            pinned = sweep.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-            try:
-                pids = ray.get(pinned.remote(tag), timeout=CLOSE_TIMEOUT_S)
-                self.receipt.append({"node": node, "pids": pids})
-            except RayError as error:  # the node went meanwhile
-                log.warning("node %s could not be searched for processes: %s", node, _headline(error))
+        searched, self._unsearched = sweep_nodes(self._tag, alive.intersection(nodes), workers_only=True)
+        self._searched += searched
 
 
 def connect() -> str:

@@ -24,9 +24,16 @@ class Run:
     """`start` it, then look at `over`; the other calls may come at any time and from any thread."""
 
     def __init__(
-        self, group: GroupStart, files: Files, node: str, resources: Mapping[str, float], name: str
+        self,
+        group: GroupStart,
+        files: Files,
+        node: str,
+        resources: Mapping[str, float],
+        name: str,
+        tag: str,
     ) -> None:
-        """node: Ray's id of the node to pin the group to. resources: of each worker, in Ray's names."""
+        """node: Ray's id of the node to pin the group to. resources: of each worker, in Ray's names.
+        tag: of the attempt, see sweep.py."""
         self.group = group.group
         self.workers = [worker.worker for worker in group.workers]
         self._files = files
@@ -37,7 +44,7 @@ class Run:
         self._killed = False
         self._thread = threading.Thread(target=self._fit, daemon=True, name=f"run {self.group}")
         for worker in group.workers:
-            files.write(f"{worker.worker}.start", {**worker.to_dict(), "node": node})
+            files.write(f"{worker.worker}.start", {**worker.to_dict(), "node": node, "tag": tag})
 
     @property
     def started(self) -> bool:

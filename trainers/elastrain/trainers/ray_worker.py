@@ -24,8 +24,9 @@ import psutil
 from elastrain.trainers.huge_pages import with_huge_pages
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.local_launcher import cause
+from elastrain.trainers.parent import die_with_parent
+from elastrain.trainers.sweep import TAG, WORKER
 
-PR_SET_PDEATHSIG = 1
 _KEPT: list[object] = []  # called from C, so they must stay
 FOR_THE_DRIVER = ("ELASTRAIN_CLAIM", "ELASTRAIN_DRIVER_URL")
 
@@ -98,7 +99,8 @@ def _environment(files: Files, worker: str) -> dict[str, str]:
     start = files.read(f"{worker}.start") or {}
     return {
         **with_huge_pages({n: value for n, value in os.environ.items() if n not in FOR_THE_DRIVER}),
-        "ELASTRAIN_ATTEMPT": f"{start['job']}/{start['attempt']}",
+        TAG: str(start["tag"]),
+        WORKER: worker,
         "OMP_NUM_THREADS": str(max(1, int(start["cpu"]))),  # Ray's own choice differs from other launchers'
         "PYTHONUNBUFFERED": "1",  # what was printed before a SIGKILL is in the log
     }
@@ -137,20 +139,14 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before the kernel knew
-
-
 def main(folder: str, worker: str, parent: str) -> int:
     """The worker process, from its first line to its last; -> its exit code."""
-    _die_with(int(parent))
+    die_with_parent(int(parent))
     start = Files(Path(folder)).read(f"{worker}.start")
     if start is None:
         print(f"{worker} was not started by an agent that is still there", file=sys.stderr)
         return 1
-    node = start.pop("node")
+    node, _ = start.pop("node"), start.pop("tag")
     from elastrain.trainers import worker as engine  # torch comes with it: only here
 
     return engine.main(WorkerStart.from_dict(start), node)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 
 import torch
@@ -25,7 +23,6 @@ from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.storage import open_storage
 from elastrain.trainers.task import load_task
 
-PR_SET_PDEATHSIG = 1
 FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 
 
@@ -78,11 +75,3 @@ def set_numerics(spec: JobSpec) -> None:
     torch.set_num_threads(spec.threads)
     # As use_deterministic_algorithms(True, warn_only=True), which also imports a compiler for a second.
     torch.set_deterministic_debug_mode("warn")
-
-
-def die_with_parent() -> None:
-    """A local worker must not outlive whoever started it."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
-        os._exit(1)  # it died before the kernel knew
