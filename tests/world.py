@@ -161,6 +161,9 @@ class World:
     def cancel(self, id: str) -> dict[str, Any]:
         return self.control.cancel(id, actor=ADMIN)
 
+    def ask(self, action: str, id: str, key: str | None = None) -> dict[str, Any]:
+        return self.control.ask(action, id, actor=ADMIN, idempotency_key=key)
+
     def running(self, **changes: Any) -> tuple[str, Driver]:
         """A job whose driver has claimed its attempt and reports that it runs."""
         id = self.submit(**changes)

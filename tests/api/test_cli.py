@@ -63,7 +63,7 @@ def test_each_kind_of_trouble_has_its_exit_code(
     assert "no id" in run("version", "-o", "id", code=2).stderr
     life.runs()
     life.succeeds()
-    assert "Nothing" in run("cancel", life.job, code=5).stderr
+    assert "Possible now: clone, delete" in run("cancel", life.job, code=5).stderr
     monkeypatch.setenv("ELASTRAIN_TOKEN", "elt_wrong")
     run("ls", code=4)
     monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0,))

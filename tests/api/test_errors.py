@@ -50,7 +50,7 @@ def test_a_change_of_an_ended_job_is_a_conflict_that_lists_what_is_possible(
     life.runs()
     life.succeeds()
     body = problem(http.post(f"/v1/jobs/{life.job}/cancel"), 409, "conflict")
-    assert body["allowed_actions"] == []
+    assert body["allowed_actions"] == ["clone", "delete"]
     assert http.get(f"/v1/jobs/{life.job}").json()["status"] == "succeeded"
 
 

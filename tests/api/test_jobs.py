@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import pytest
 from pydantic import BaseModel
 
 from elastrain.api.schemas import jobs as shapes
@@ -67,6 +66,46 @@ def test_a_queued_job_is_cancelled_at_once_and_twice_is_harmless(http: httpx.Cli
     path = f"/v1/jobs/{life.job}/cancel"
     assert (http.post(path).status_code, http.post(path).status_code) == (202, 202)
     assert http.get(f"/v1/jobs/{life.job}").json()["status"] == "cancelled"
+
+
+def test_every_request_to_a_job_is_answered_with_the_job_and_the_same_when_repeated(
+    http: httpx.Client, life: Life
+) -> None:
+    path, key = f"/v1/jobs/{life.job}", {"Idempotency-Key": "once"}
+    for action, status in (
+        ("pause", "paused"),
+        ("resume", "queued"),
+        ("cancel", "cancelled"),
+        ("retry", "queued"),
+    ):
+        first = http.post(f"{path}/{action}", headers=key)
+        assert (first.status_code, first.json()["status"]) == (202, status)
+        fits(shapes.Job, first.json())
+        assert http.post(f"{path}/{action}", headers=key).json() == first.json()
+    refused = http.post(f"{path}/checkpoint")
+    assert (refused.status_code, refused.json()["allowed_actions"]) == (
+        409,
+        http.get(path).json()["allowed_actions"],
+    )
+    life.runs()
+    assert http.post(f"{path}/checkpoint").json()["checkpoint_requests"] == {"asked": 1, "done": 0}
+
+
+def test_a_clone_is_a_new_job_with_the_fields_that_were_overridden(http: httpx.Client, life: Life) -> None:
+    life.runs()
+    life.succeeds()
+    overrides = {"optimizer": {"lr": 0.5}, "labels": {"try": "2"}}
+    made = http.post(f"/v1/jobs/{life.job}/clone", json=overrides, headers={"Idempotency-Key": "once"})
+    assert made.status_code == 201 and made.headers["location"] == f"/v1/jobs/{made.json()['id']}"
+    spec = made.json()["spec"]
+    assert (spec["optimizer"]["lr"], spec["optimizer"]["name"], spec["steps"]) == (0.5, "adam", 100)
+    again = http.post(f"/v1/jobs/{life.job}/clone", json=overrides, headers={"Idempotency-Key": "once"})
+    assert (again.status_code, again.json()) == (200, made.json())
+    plain = http.post(f"/v1/jobs/{life.job}/clone")
+    assert plain.json()["spec"] == http.get(f"/v1/jobs/{life.job}").json()["spec"]
+    other = http.post(f"/v1/jobs/{life.job}/clone", json={"optimizer": {"name": "sgd", "lr": 0.1}})
+    assert other.json()["spec"]["optimizer"]["name"] == "sgd"
+    assert http.post(f"/v1/jobs/{life.job}/clone", json={"sede": 1}).status_code == 422
 
 
 def test_lists_are_paged_filtered_and_newest_first(http: httpx.Client) -> None:
@@ -157,13 +196,6 @@ def test_prometheus_reads_how_many_jobs_are_in_each_status(http: httpx.Client, l
     assert "elastrain_up 1.0" in reply.text
     assert 'elastrain_jobs{status="queued"} 1.0' in reply.text
     assert 'elastrain_jobs{status="running"} 0.0' in reply.text
-
-
-@pytest.mark.parametrize("action", ["pause", "resume", "retry", "clone", "checkpoint"])
-def test_actions_of_a_later_version_are_absent_and_not_faked(
-    http: httpx.Client, life: Life, action: str
-) -> None:
-    assert http.post(f"/v1/jobs/{life.job}/{action}").status_code == 404
 
 
 def test_twenty_submits_at_once_lose_nothing_and_lock_nobody_out(http: httpx.Client) -> None:

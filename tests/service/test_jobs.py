@@ -8,6 +8,7 @@ from elastrain.service.jobs import (
     ENDED,
     TABLE,
     Desired,
+    Move,
     Reason,
     Signal,
     Status,
@@ -23,9 +24,10 @@ def test_every_pair_of_status_and_signal_has_an_answer() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(ENDED))
-def test_an_end_state_never_changes(status: Status) -> None:
-    assert [advance(status, signal) for signal in Signal] == [None] * len(Signal)
-    assert allowed_actions(status) == []
+def test_an_end_state_never_changes_but_for_a_retry(status: Status) -> None:
+    moves = {signal: move for signal in Signal if (move := advance(status, signal))}
+    again = {Signal.ASK_RETRY: Move(Status.QUEUED, Reason.RETRIED)}
+    assert moves == ({} if status is Status.SUCCEEDED else again)
 
 
 def test_cancel_beats_pause_and_is_never_undone() -> None:
@@ -34,6 +36,27 @@ def test_cancel_beats_pause_and_is_never_undone() -> None:
     for signal in Signal:
         move = advance(Status.CANCELLING, signal)
         assert move is None or move.status in ENDED
+
+
+@pytest.mark.parametrize(
+    ("status", "desired", "actions"),
+    [
+        ("queued", "run", "cancel pause scale clone"),
+        ("starting", "run", "cancel pause checkpoint scale clone"),
+        ("running", "run", "cancel pause checkpoint scale clone"),
+        ("pausing", "pause", "cancel resume scale clone"),
+        ("pausing", "preempt", "cancel pause scale clone"),
+        ("paused", "pause", "cancel resume scale clone"),
+        ("cancelling", "cancel", "clone"),
+        ("cancelled", "cancel", "retry clone delete"),
+        ("failed", "run", "retry clone delete"),
+        ("succeeded", "run", "clone delete"),
+    ],
+)
+def test_what_can_be_asked_of_a_job_depends_on_where_it_is_and_where_it_is_going(
+    status: str, desired: str, actions: str
+) -> None:
+    assert allowed_actions(Status(status), Desired(desired)) == actions.split()
 
 
 def test_an_outcome_that_was_recorded_first_wins_over_a_request() -> None:
@@ -61,6 +84,7 @@ def test_only_the_users_own_error_fails_a_job_at_once() -> None:
         assert attempt_signal(running, Desired.RUN, outcome, by) is Signal.LOST
 
 
-def test_a_driver_that_dies_while_pausing_leaves_the_job_where_it_was_going() -> None:
-    assert attempt_signal(Status.PAUSING, Desired.PREEMPT, None, None) is Signal.PREEMPTED
-    assert attempt_signal(Status.PAUSING, Desired.PAUSE, None, None) is Signal.PAUSED
+@pytest.mark.parametrize("outcome", [None, "paused", "preempted", "cancelled"])
+def test_whatever_ends_a_pausing_attempt_the_job_goes_where_it_was_going(outcome: str | None) -> None:
+    assert attempt_signal(Status.PAUSING, Desired.PREEMPT, outcome, None) is Signal.PREEMPTED
+    assert attempt_signal(Status.PAUSING, Desired.PAUSE, outcome, None) is Signal.PAUSED

@@ -263,4 +263,5 @@ def test_an_ended_job_refuses_changes_and_says_what_is_possible(world: World) ->
     driver.ends("succeeded")
     with pytest.raises(Conflict) as refused:
         world.control.patch(id, {"priority": 3}, actor=ADMIN)
-    assert refused.value.extra["allowed_actions"] == []
+    assert refused.value.extra["allowed_actions"] == ["clone", "delete"]
+    assert world.control.patch(id, {"labels": {"keep": "yes"}}, actor=ADMIN)["labels"] == {"keep": "yes"}

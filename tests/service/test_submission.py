@@ -23,7 +23,7 @@ def test_the_same_key_and_body_give_the_same_job_and_another_body_is_refused(wor
     first, created = world.control.submit(SPEC, actor=ADMIN, idempotency_key="k")
     again, created_again = world.control.submit(SPEC, actor=ADMIN, idempotency_key="k")
     assert (created, created_again, first["id"]) == (True, False, again["id"])
-    with pytest.raises(Invalid, match="used for another spec"):
+    with pytest.raises(Invalid, match="used for another request"):
         world.control.submit({**SPEC, "seed": 1}, actor=ADMIN, idempotency_key="k")
     other, created = world.control.submit({**SPEC, "seed": 1}, actor=MEMBER_OF_ALL, idempotency_key="k")
     assert created and other["id"] != first["id"]

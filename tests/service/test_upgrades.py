@@ -16,7 +16,7 @@ from sqlalchemy import inspect
 from elastrain.service.migrations import migrate, revisions
 from elastrain.service.store import Store
 from elastrain.service.store.schema import metadata
-from world import ADMIN, Driver, World
+from world import ADMIN, SPEC, Driver, World
 
 RELEASED = sorted((Path(__file__).parent / "released").glob("*.sql"))
 PARAMS = [
@@ -84,6 +84,9 @@ def test_a_job_that_trains_during_an_upgrade_goes_on_and_one_that_waits_gets_its
         "running": "running",
         "queued": "queued",
     }
+    asked_before = {**SPEC, "name": "ended"}
+    again, created = world.control.submit(asked_before, actor=ADMIN, idempotency_key="used-once")
+    assert (again["id"], created) == (jobs["ended"]["id"], False)
     running = jobs["running"]["id"]
     world.ray.set(submission(world, running), "RUNNING")
     driver = Driver.known(world, running, token, seq=11)

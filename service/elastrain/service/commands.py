@@ -1,68 +1,67 @@
-"""What a user, or `up`, asks of a job. Only wishes are written here; the reconciler acts on them."""
+"""What a user, or `up`, asks of a job. Only wishes are written here: reconciler and driver act on them.
+
+A request that was made before gets the same answer again; one that is not possible now is a Conflict that
+says what is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
-from elastrain.service.errors import Conflict, Invalid
-from elastrain.service.finding import lock
-from elastrain.service.jobs import ACTIVE, ENDED, Desired, Move, Signal, Status, advance, allowed_actions
-from elastrain.service.store import Store, Tx, feed, jobs
+from elastrain.service.errors import Conflict
+from elastrain.service.finding import find, lock
+from elastrain.service.idempotency import Once
+from elastrain.service.jobs import (
+    ASKS,
+    ENDED,
+    Desired,
+    Move,
+    Reason,
+    Signal,
+    Status,
+    advance,
+    allowed_actions,
+)
+from elastrain.service.store import Store, Tx, feed, jobs, training
 from elastrain.service.store.rows import JobRow
-from elastrain.service.submission import invalid_spec
 from elastrain.service.views import JobViews
-from elastrain.trainers.spec import SpecError, amended, parse_spec
 
 Json = dict[str, Any]
-PATCHABLE = {"workers": ("min", "max"), "priority": (), "labels": ()}
+
+# request -> what a job cannot be, and what is then wanted of the driver
+PARTICIPLES = {
+    "cancel": "cancelled",
+    "pause": "paused",
+    "resume": "resumed",
+    "retry": "retried",
+    "checkpoint": "saved",
+}
+WANTED = {"cancel": Desired.CANCEL, "pause": Desired.PAUSE, "resume": Desired.RUN, "retry": Desired.RUN}
 
 
 class Commands:
-    def __init__(self, store: Store, job_views: JobViews, clock: Clock, changes: Changes) -> None:
+    def __init__(self, store: Store, once: Once, job_views: JobViews, clock: Clock, changes: Changes) -> None:
         self._store = store
+        self._once = once
         self._views = job_views
         self._clock = clock
         self._changes = changes
 
-    def patch(self, job_id: str, body: Mapping[str, Any], actor: Actor) -> Json:
-        """New bounds apply at once; whether more workers can be had is for the next scheduler round."""
-        _only_patchable(body)
-        with self._store.write() as tx:
-            row = lock(tx, job_id, actor, "change jobs")
-            if row.status in ENDED or row.status is Status.CANCELLING:
-                raise _not_now(row, "changed")
-            try:
-                spec = amended(parse_spec(row.spec), body).model_dump(mode="json")
-            except SpecError as error:
-                raise invalid_spec(error) from None
-            if spec != row.spec:
-                _write_spec(tx, row, spec, body, actor, self._clock.now())
-            job = self._views.one(tx, jobs.get(tx, row.id))
-        self._changes.tell(row.id, decide=True)
-        return job
+    def ask(self, action: str, job_id: str, actor: Actor, key: str | None = None) -> Json:
+        """The job after the request: cancel, pause, resume, retry or checkpoint. Raises Conflict."""
+        with self._store.read() as tx:
+            id = find(tx, job_id, actor).id
 
-    def cancel(self, job_id: str, actor: Actor) -> Json:
-        with self._store.write() as tx:
-            row = lock(tx, job_id, actor, "cancel jobs")
-            if row.status not in (Status.CANCELLING, Status.CANCELLED):
-                move = advance(row.status, Signal.ASK_CANCEL)
-                if move is None:
-                    raise _not_now(row, "cancelled")
-                row = ask(
-                    tx,
-                    row,
-                    move,
-                    Desired.CANCEL,
-                    f"{actor.name} asked to cancel",
-                    actor.name,
-                    self._clock.now(),
-                )
-            job = self._views.one(tx, row)
-        self._changes.tell(row.id, decide=True)
+        def act(tx: Tx) -> tuple[str, Json]:
+            row = lock(tx, id, actor, f"{action} jobs")
+            ask_one(tx, row, action, actor.name, self._clock.now())
+            return id, self._views.one(tx, jobs.get(tx, id))
+
+        job, _ = self._once.do(actor, f"POST /jobs/{id}/{action}", key, {}, act)
+        self._changes.tell(id, decide=True)
         return job
 
     def preempt_all(self, message: str) -> list[str]:
@@ -71,55 +70,82 @@ class Commands:
             for id in [row.id for row in jobs.in_status(tx, [Status.STARTING, Status.RUNNING])]:
                 row = jobs.lock(tx, id)
                 if move := advance(row.status, Signal.ASK_PREEMPT):
-                    ask(tx, row, move, Desired.PREEMPT, message, "service", self._clock.now())
+                    want(tx, row, move, Desired.PREEMPT, message, "service", self._clock.now())
                     asked.append(id)
         for id in asked:
             self._changes.tell(id, decide=True)
         return asked
 
 
-def ask(tx: Tx, row: JobRow, move: Move, desired: Desired, message: str, actor: str, at: float) -> JobRow:
+def ask_one(tx: Tx, row: JobRow, action: str, actor: str, at: float) -> None:
+    """Write the request down, unless it was made before. `row` is locked. Raises Conflict."""
+    if _asked_before(tx, row, action):
+        return
+    if action not in allowed_actions(row.status, row.desired):
+        raise not_now(row, PARTICIPLES[action])
+    message = f"{actor} asked to {action}"
+    if action == "checkpoint":
+        _number(tx, row, message, actor, at)
+        return
+    move = advance(row.status, ASKS[action])
+    assert move is not None, (row.status, action)
+    values: dict[str, Any] = {}
+    if move.status is Status.QUEUED:  # by the user's wish of this moment: its age counts from here
+        values = {"queued_at": at, "next_attempt_at": 0.0}
+    if action == "retry":
+        newest = training.newest_saved_step(tx, row.id)
+        values |= {"finished_at": None, "failed_by": None, "active_s": 0.0}
+        values |= {"retries_used": 0, "retries_mark": newest}
+    # a driver that was told to pause goes on doing so, and the job to the queue
+    desired = Desired.PREEMPT if move.reason is Reason.RESUME_REQUESTED else WANTED[action]
+    want(tx, row, move, desired, message, actor, at, **values)
+
+
+def want(
+    tx: Tx, row: JobRow, move: Move, desired: Desired, message: str, actor: str, at: float, **values: Any
+) -> JobRow:
     """Write down what is wanted now, so that the driver hears of it."""
-    wanted = {"desired": desired, "desired_version": row.desired_version + 1, "desired_at": at}
-    return jobs.move(tx, row, move.status, move.reason, message, actor, at, **wanted)
+    values |= {"desired": desired, "desired_version": row.desired_version + 1, "desired_at": at}
+    return jobs.move(tx, row, move.status, move.reason, message, actor, at, **values)
 
 
-def _only_patchable(body: Mapping[str, Any]) -> None:
-    allowed = "workers {min, max}, priority, labels"
-    for field, value in body.items():
-        if field not in PATCHABLE:
-            raise Invalid(
-                f"{field!r} cannot be changed on a live job; what can is {allowed}",
-                errors=[{"pointer": f"/{field}", "detail": "cannot be changed on a live job"}],
-            )
-        inner = PATCHABLE[field]
-        for name in value if inner and isinstance(value, Mapping) else ():
-            if name not in inner:
-                detail = "cannot be changed on a live job"
-                pointer = f"/{field}/{name}"
-                raise Invalid(
-                    f"{pointer} {detail}; what can is {allowed}",
-                    errors=[{"pointer": pointer, "detail": detail}],
-                )
-    if not body:
-        raise Invalid(f"The body names nothing to change; what can be changed is {allowed}")
+def not_now(row: JobRow, participle: str) -> Conflict:
+    actions = allowed_actions(row.status, row.desired)
+    return Conflict(
+        f"Job {row.id} is {row.status} and cannot be {participle}",
+        hint=f"Possible now: {', '.join(actions)}.",
+        extra={"allowed_actions": actions, "status": row.status.value},
+    )
 
 
-def _write_spec(tx: Tx, row: JobRow, spec: Json, body: Mapping[str, Any], actor: Actor, at: float) -> None:
-    workers = spec["workers"]
-    values: dict[str, Any] = {"workers_min": workers["min"], "workers_max": workers["max"]}
-    if row.status in ACTIVE:
-        values["workers_target"] = min(max(row.workers_target, workers["min"]), workers["max"])
-    values |= {"spec": spec, "priority": spec["priority"], "desired_version": row.desired_version + 1}
-    jobs.change(tx, row.id, **values)
-    if spec["labels"] != row.spec["labels"]:
-        jobs.set_labels(tx, row.id, spec["labels"])
-    data = {"changes": dict(body), "actor": actor.name}
-    feed.add_event(tx, row.id, "job.updated", f"{actor.name} changed {', '.join(body)}", data, at)
+def _asked_before(tx: Tx, row: JobRow, action: str) -> bool:
+    """Whether the job is where this request once brought it, or is on the way there."""
+    match action:
+        case "cancel":
+            return row.status in (Status.CANCELLING, Status.CANCELLED)
+        case "pause":
+            pausing = row.status is Status.PAUSING and row.desired is Desired.PAUSE
+            return pausing or row.status is Status.PAUSED
+        case "resume":
+            return _since_it_rested(tx, row, Reason.RESUMED, Reason.RESUME_REQUESTED)
+        case "retry":
+            return _since_it_rested(tx, row, Reason.RETRIED)
+    return False
 
 
-def _not_now(row: JobRow, verb: str) -> Conflict:
-    actions = allowed_actions(row.status)
-    hint = f"Possible now: {', '.join(actions)}." if actions else "Nothing can be asked of it any more."
-    detail = f"Job {row.id} is {row.status} and cannot be {verb}"
-    return Conflict(detail, hint=hint, extra={"allowed_actions": actions, "status": row.status.value})
+def _since_it_rested(tx: Tx, row: JobRow, *reasons: Reason) -> bool:
+    """Whether it was brought back for one of these reasons, and has neither ended nor been paused since."""
+    for passed in reversed(jobs.history(tx, [row.id])[row.id]):
+        if passed.reason in reasons:
+            return True
+        if passed.status in (*ENDED, Status.PAUSED) or passed.reason == Reason.PAUSE_REQUESTED:
+            return False
+    return False
+
+
+def _number(tx: Tx, row: JobRow, message: str, actor: str, at: float) -> None:
+    """A request for a checkpoint has a number, by which the driver acknowledges it."""
+    number = row.checkpoint_no + 1
+    jobs.change(tx, row.id, checkpoint_no=number, desired_version=row.desired_version + 1)
+    data = {"number": number, "actor": actor}
+    feed.add_event(tx, row.id, "checkpoint.requested", f"{message} (request {number})", data, at)

@@ -17,10 +17,13 @@ from elastrain.service.clock import Clock, SystemClock
 from elastrain.service.commands import Commands
 from elastrain.service.driver_line import DriverLine
 from elastrain.service.finding import find
+from elastrain.service.idempotency import Once
+from elastrain.service.job_actions import JobActions
 from elastrain.service.listings import Listings, feed_page, find_checkpoint
 from elastrain.service.logs import LogReader
 from elastrain.service.objects import Objects
 from elastrain.service.packages import Packages, PackageUpload
+from elastrain.service.patching import Patching
 from elastrain.service.readiness import Readiness
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
@@ -32,7 +35,7 @@ __all__ = ["Actor", "Control"]
 Json = dict[str, Any]
 
 
-class Control:
+class Control(JobActions):
     """The facade over store and object storage. Holds nothing that a restart would miss."""
 
     def __init__(
@@ -56,8 +59,10 @@ class Control:
         self._logs = LogReader(store, storage)
         self._views = views.JobViews(settings.ray_address)
         self._listings = Listings(store, self._views)
-        self._submission = Submission(store, self.packages, self._views, self.clock, self.changes)
-        self._commands = Commands(store, self._views, self.clock, self.changes)
+        self.once = Once(store, self._views, self.clock)
+        self._submission = Submission(store, self.once, self.packages, self._views, self.clock, self.changes)
+        self._commands = Commands(store, self.once, self._views, self.clock, self.changes)
+        self._patching = Patching(store, self._views, self.clock, self.changes)
         self._drivers = DriverLine(store, settings, self.clock, self.changes)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 
@@ -72,19 +77,6 @@ class Control:
         return dict(actor.view())
 
     # -- jobs
-
-    def submit(
-        self, spec: Mapping[str, Any], *, actor: Actor, idempotency_key: str | None = None
-    ) -> tuple[Json, bool]:
-        """-> (job, created). created is False if this key was used for the same spec before.
-
-        Raises Invalid with a pointer per wrong field, Forbidden, Conflict (key used for another spec).
-        """
-        return self._submission.submit(spec, actor, idempotency_key)
-
-    def dry_run(self, spec: Mapping[str, Any], *, actor: Actor) -> Json:
-        """{spec, schedulable, would_get, blocked_by, warnings}; raises as `submit`."""
-        return self._submission.dry_run(spec, actor)
 
     def list_jobs(
         self,
@@ -103,21 +95,6 @@ class Control:
         """The job as the contract has it."""
         with self.store.read() as tx:
             return self._views.one(tx, find(tx, job_id, actor))
-
-    def patch(self, job_id: str, body: Mapping[str, Any], *, actor: Actor) -> Json:
-        """Change a live job: workers {min, max}, priority, labels. Raises Invalid, Forbidden, Conflict."""
-        return self._commands.patch(job_id, body, actor)
-
-    def cancel(self, job_id: str, *, actor: Actor) -> Json:
-        """The job, cancelling or cancelled, however often. Raises Conflict once it ended otherwise."""
-        return self._commands.cancel(job_id, actor)
-
-    def preempt_all(self, message: str) -> list[str]:
-        """Ask every job with an open attempt to checkpoint and go back to the queue; returns their ids.
-
-        Costs none of their retries. For `up`, which ends them before it ends Ray.
-        """
-        return self._commands.preempt_all(message)
 
     def open_attempts(self) -> list[str]:
         """Ids of the jobs that have a driver now or are getting one."""

@@ -131,6 +131,7 @@ def desired_of(row: JobRow) -> Json:
         "desired": row.desired.value,
         "workers": workers,
         "checkpoint_no": row.checkpoint_no,
+        "checkpoint_done": row.checkpoint_done,
     }
 
 

@@ -27,4 +27,10 @@ def lock(tx: Tx, text: str, actor: Actor, to: str) -> JobRow:
     id = find(tx, text, actor).id
     if actor.role == "viewer":
         raise Forbidden(f"{actor.name!r} is a viewer; to {to} takes the role member", hint="Ask an admin.")
-    return jobs.lock(tx, id)
+    try:
+        row = jobs.lock(tx, id)
+    except LookupError:
+        row = None
+    if row is None or row.deleted_at is not None:  # a moment ago
+        raise NotFound(f"There is no job {id!r}")
+    return row

@@ -6,17 +6,20 @@
       |                    +---------+   +---------------+
       |                              v   v
       |                     SUCCEEDED --------------------> succeeded
-      |                     FAILED, EXHAUSTED ------------> failed
+      |                     FAILED, EXHAUSTED ------------> failed ----+
       |                     ASK_PAUSE, ASK_PREEMPT -------> pausing --PAUSED--> paused
-      +---------------------------PREEMPTED-----------------+   |
-                            ASK_CANCEL ---------------------> cancelling --CANCELLED--> cancelled
+      +---------------------------PREEMPTED-----------------+   |      |          |
+      |                     ASK_CANCEL, OVERTIME -------> cancelling --CANCELLED--> cancelled
+      |                                                        +-----TIMED_OUT----> failed
+      +---ASK_RESUME (from paused), ASK_RETRY (from failed, cancelled)------------+
 
-    ASK_CANCEL leads from queued and paused straight to cancelled, and from pausing to cancelling. Pausing and
-    cancelling end in succeeded or failed if that was recorded first.
+    ASK_CANCEL leads from queued and paused straight to cancelled, and from pausing to cancelling; ASK_PAUSE
+    from queued straight to paused. Pausing and cancelling end in succeeded or failed if that was recorded
+    first. ASK_RESUME while pausing takes the pause back: the job goes to the queue once it is saved.
 
 `status` is what is observed, `desired` what is wanted; only signals move the status. The first recorded
 outcome wins: a request that comes too late leaves it, with an event `job.request_overtaken`. Cancel beats
-pause. End states never change. Pure: no clock, no store.
+pause. End states never change, but for a retry. Pure: no clock, no store.
 """
 
 from __future__ import annotations
@@ -67,11 +70,15 @@ class Reason(StrEnum):
     TRAINING = "training"
     PAUSE_REQUESTED = "pause_requested"
     PREEMPT_REQUESTED = "preempt_requested"
+    RESUME_REQUESTED = "resume_requested"
+    RESUMED = "resumed"
+    RETRIED = "retried"
     CANCEL_REQUESTED = "cancel_requested"
     USER_REQUEST = "user_request"
     COMPLETED = "completed"
     USER_ERROR = "user_error"
     RETRIES_EXHAUSTED = "retries_exhausted"
+    TIMEOUT = "timeout"
 
 
 # reasons that a queued job can have, each with a sentence in `message`
@@ -83,6 +90,8 @@ WAITING = frozenset(
         Reason.BEHIND_OTHER_JOBS,
         Reason.DOES_NOT_FIT,
         Reason.PREEMPTED,
+        Reason.RESUMED,
+        Reason.RETRIED,
         Reason.TOO_FEW_WORKERS,
     }
 )
@@ -96,11 +105,15 @@ class Signal(StrEnum):
     ASK_CANCEL = "ask_cancel"
     ASK_PAUSE = "ask_pause"
     ASK_PREEMPT = "ask_preempt"
+    ASK_RESUME = "ask_resume"
+    ASK_RETRY = "ask_retry"
+    OVERTIME = "overtime"  # it has had its `timeout_s`
     SUCCEEDED = "succeeded"  # from here on: how an attempt ended
     FAILED = "failed"
     PAUSED = "paused"
     PREEMPTED = "preempted"
     CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"  # like CANCELLED, but that nobody asked for it
     LOST = "lost"  # it ended without an outcome, or by fault of the infrastructure; a retry is left
     EXHAUSTED = "exhausted"  # the same, and none is left
 
@@ -115,15 +128,19 @@ class Move:
 
 
 S, R, G = Status, Reason, Signal
+# what a user may ask for, and the signal that it is
+ASKS = {"cancel": G.ASK_CANCEL, "pause": G.ASK_PAUSE, "resume": G.ASK_RESUME, "retry": G.ASK_RETRY}
 _FINISHED = {
     G.SUCCEEDED: Move(S.SUCCEEDED, R.COMPLETED),
     G.FAILED: Move(S.FAILED, R.USER_ERROR),
     G.EXHAUSTED: Move(S.FAILED, R.RETRIES_EXHAUSTED),
 }
+_NOTHING: dict[Signal, Move | None] = dict.fromkeys(Signal)
 _LIVE: dict[Signal, Move | None] = {
+    **_NOTHING,
     **_FINISHED,
-    G.START: None,
     G.ASK_CANCEL: Move(S.CANCELLING, R.CANCEL_REQUESTED),
+    G.OVERTIME: Move(S.CANCELLING, R.TIMEOUT),
     G.ASK_PAUSE: Move(S.PAUSING, R.PAUSE_REQUESTED),
     G.ASK_PREEMPT: Move(S.PAUSING, R.PREEMPT_REQUESTED),
     G.PAUSED: Move(S.PAUSED, R.USER_REQUEST),
@@ -132,8 +149,8 @@ _LIVE: dict[Signal, Move | None] = {
     G.LOST: Move(S.STARTING, R.RECOVERING),
 }
 _OVERTAKEN = {signal: Move(m.status, m.reason, overtaken=True) for signal, m in _FINISHED.items()}
-_NOTHING: dict[Signal, Move | None] = dict.fromkeys(Signal)
 _TO_CANCELLED = Move(S.CANCELLED, R.USER_REQUEST)
+_AGAIN = {**_NOTHING, G.ASK_RETRY: Move(S.QUEUED, R.RETRIED)}
 
 # every pair of status and signal; None: nothing changes
 TABLE: dict[Status, dict[Signal, Move | None]] = {
@@ -144,26 +161,29 @@ TABLE: dict[Status, dict[Signal, Move | None]] = {
         G.ASK_PAUSE: Move(S.PAUSED, R.USER_REQUEST),
     },
     S.STARTING: {**_LIVE, G.RUNNING: Move(S.RUNNING, R.TRAINING)},
-    S.RUNNING: {**_LIVE, G.RUNNING: None},
+    S.RUNNING: _LIVE,
     S.PAUSING: {
         **_NOTHING,
         **_OVERTAKEN,
         G.ASK_CANCEL: Move(S.CANCELLING, R.CANCEL_REQUESTED),
+        G.ASK_PAUSE: Move(S.PAUSING, R.PAUSE_REQUESTED),  # it was only to be preempted
+        G.ASK_RESUME: Move(S.PAUSING, R.RESUME_REQUESTED),
         G.PAUSED: Move(S.PAUSED, R.USER_REQUEST),
         G.PREEMPTED: Move(S.QUEUED, R.PREEMPTED),
         G.CANCELLED: _TO_CANCELLED,
     },
-    S.PAUSED: {**_NOTHING, G.ASK_CANCEL: _TO_CANCELLED},
+    S.PAUSED: {**_NOTHING, G.ASK_CANCEL: _TO_CANCELLED, G.ASK_RESUME: Move(S.QUEUED, R.RESUMED)},
     S.CANCELLING: {
         **_NOTHING,
         G.SUCCEEDED: _OVERTAKEN[G.SUCCEEDED],
         G.FAILED: _OVERTAKEN[G.FAILED],
         # whatever else ends the attempt now, the wish to cancel is what is left of it
         **dict.fromkeys((G.PAUSED, G.PREEMPTED, G.CANCELLED, G.LOST, G.EXHAUSTED), _TO_CANCELLED),
+        G.TIMED_OUT: Move(S.FAILED, R.TIMEOUT),
     },
-    S.CANCELLED: _NOTHING,
+    S.CANCELLED: _AGAIN,
     S.SUCCEEDED: _NOTHING,
-    S.FAILED: _NOTHING,
+    S.FAILED: _AGAIN,
 }
 
 
@@ -172,11 +192,18 @@ def advance(status: Status, signal: Signal) -> Move | None:
     return TABLE[status][signal]
 
 
-def allowed_actions(status: Status) -> list[str]:
-    """What a user can ask for now, as names of the API's actions."""
-    if status in ENDED or status is Status.CANCELLING:
-        return []
-    return ["cancel", "scale"]
+def allowed_actions(status: Status, desired: Desired = Desired.RUN) -> list[str]:
+    """What a user can ask for now, as names of the API's actions; `scale` is a PATCH."""
+    able = {action: advance(status, signal) is not None for action, signal in ASKS.items()}
+    if status is Status.PAUSING:  # a pause can be taken back, and a preemption be made a pause
+        able |= {"pause": desired is not Desired.PAUSE, "resume": desired is Desired.PAUSE}
+    able |= {
+        "checkpoint": status in (Status.STARTING, Status.RUNNING),
+        "scale": status not in ENDED and status is not Status.CANCELLING,
+        "clone": True,
+        "delete": status in ENDED,
+    }
+    return [action for action in able if able[action]]
 
 
 def attempt_signal(status: Status, desired: Desired, outcome: str | None, by: str | None) -> Signal:
@@ -184,12 +211,13 @@ def attempt_signal(status: Status, desired: Desired, outcome: str | None, by: st
 
     outcome, by: what the driver recorded, `by` being `failed_by`; None if it left nothing. Anything but an
     error of the user that cost the attempt (a lost driver, the infrastructure, a stop behind our back) is
-    LOST; in `pausing` there is nothing to retry: the job goes where it was going, from its last checkpoint.
+    LOST. In `pausing` there is nothing to retry: the job goes where it was going, from its last checkpoint,
+    and where that is may have changed since the driver heard of it.
     """
-    if outcome in ("succeeded", "paused", "preempted") or (outcome == "failed" and by == "user"):
+    if outcome == "succeeded" or (outcome == "failed" and by == "user"):
         return Signal(outcome)
     if outcome == "cancelled" and desired is Desired.CANCEL:
         return Signal.CANCELLED
     if status is Status.PAUSING:
         return Signal.PAUSED if desired is Desired.PAUSE else Signal.PREEMPTED
-    return Signal.LOST
+    return Signal.PREEMPTED if outcome in ("paused", "preempted") else Signal.LOST

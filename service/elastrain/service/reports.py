@@ -105,6 +105,15 @@ def _checkpoint(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float)
     training.put_checkpoint(tx, row.id, whole(fact, "step"), values)
 
 
+def _checkpoint_done(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -> None:
+    """The driver acknowledges requests for a checkpoint, up to a number."""
+    number, step = whole(fact, "number"), whole(fact, "step")
+    if row.checkpoint_done < number <= row.checkpoint_no:
+        jobs.change(tx, row.id, checkpoint_done=number)
+        data = {"number": number, "step": step, "attempt": attempt.number}
+        feed.add_event(tx, row.id, "checkpoint.done", f"Request {number}: step {step} is saved", data, at)
+
+
 def _progress(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -> None:
     if attempt.outcome is not None:
         return  # the attempt is over: what it says about itself as running is old
@@ -160,6 +169,7 @@ WRITERS: dict[str, Callable[[Tx, JobRow, AttemptRow, Fact, float], None]] = {
     "worker": _worker,
     "generation": _generation,
     "checkpoint": _checkpoint,
+    "checkpoint_done": _checkpoint_done,
     "progress": _progress,
     "log": _log,
     "outcome": _outcome,

@@ -74,6 +74,8 @@ def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
     if move is None:
         return row
     reason, values = move.reason, dict[str, object]()
+    if row.reason == Reason.RESUME_REQUESTED and signal is Signal.PREEMPTED:
+        reason, values["queued_at"] = Reason.RESUMED, at
     if signal is Signal.PREEMPTED and row.desired is Desired.RUN:  # nobody asked: it gave up, or was told to
         reason = Reason.TOO_FEW_WORKERS if row.reason == Reason.WAITING_FOR_WORKERS else Reason.PREEMPTED
         values["next_attempt_at"] = at + UNASKED_BACKOFF_S
@@ -84,7 +86,7 @@ def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
     if move.status in (Status.QUEUED, Status.PAUSED):
         values |= {"desired": Desired.RUN if move.status is Status.QUEUED else Desired.PAUSE}
         values |= {"desired_version": row.desired_version + 1, "desired_at": at}
-    if move.overtaken:
+    if move.overtaken and row.reason not in (Reason.TIMEOUT, Reason.RESUME_REQUESTED):
         asked = "cancel" if row.status is Status.CANCELLING else row.desired.value
         data = {"asked": asked, "outcome": end.outcome}
         message = f"The request to {asked} came too late: the attempt had {end.outcome}"
@@ -94,11 +96,14 @@ def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
 
 def without_attempt(tx: Tx, row: JobRow, at: float) -> JobRow:
     """A job that was asked to stop while it had no driver goes where it was going."""
-    if row.status is Status.CANCELLING:
+    end = End(None)
+    if row.status is Status.CANCELLING and row.reason == Reason.TIMEOUT:
+        signal, end = Signal.TIMED_OUT, End("failed", None, "user", row.message)
+    elif row.status is Status.CANCELLING:
         signal = Signal.CANCELLED
     else:
         signal = Signal.PAUSED if row.desired is Desired.PAUSE else Signal.PREEMPTED
-    return _move(tx, row, signal, End(None), at)
+    return _move(tx, row, signal, end, at)
 
 
 def _said(number: int, outcome: str, message: str | None) -> str:

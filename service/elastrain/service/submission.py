@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,22 +10,30 @@ from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.errors import FieldError, Forbidden, Invalid
+from elastrain.service.finding import find
+from elastrain.service.idempotency import Once
 from elastrain.service.packages import Packages
-from elastrain.service.store import Store, Tx, installation, jobs, uploads
+from elastrain.service.store import Store, Tx, feed, installation, jobs
 from elastrain.service.store.rows import JobRow
 from elastrain.service.views import JobViews
 from elastrain.trainers.spec import JobSpec, SpecError, parse_spec
 
 Json = dict[str, Any]
 ROUTE = "POST /jobs"
-KEY_MAX = 255
 
 
 class Submission:
     def __init__(
-        self, store: Store, packages: Packages, job_views: JobViews, clock: Clock, changes: Changes
+        self,
+        store: Store,
+        once: Once,
+        packages: Packages,
+        job_views: JobViews,
+        clock: Clock,
+        changes: Changes,
     ) -> None:
         self._store = store
+        self._once = once
         self._packages = packages
         self._views = job_views
         self._clock = clock
@@ -35,33 +41,33 @@ class Submission:
 
     def submit(self, data: Mapping[str, Any], actor: Actor, key: str | None) -> tuple[Json, bool]:
         """-> (job, created). Key, spec and job are one transaction: a repeated key finds the same job."""
-        if key is not None and not 1 <= len(key) <= KEY_MAX:
-            raise Invalid(f"The idempotency key has {len(key)} characters; give 1 to {KEY_MAX}")
-        spec, digest = self._checked(data, actor), body_digest(data)
-        try:
-            return self._submit(spec, digest, actor, key)
-        except uploads.KeyTaken:  # by the same call, a moment before: its job is there now
-            return self._submit(spec, digest, actor, key)
+        spec = self._checked(data, actor)
 
-    def _submit(self, spec: JobSpec, digest: str, actor: Actor, key: str | None) -> tuple[Json, bool]:
-        now = self._clock.now()
-        with self._store.write() as tx:
-            before = uploads.find_key(tx, actor.token_id, ROUTE, key) if key else None
-            if before is not None:
-                if before[0] != digest:
-                    raise Invalid(
-                        f"The idempotency key {key!r} was used for another spec",
-                        code="idempotency_key_reused",
-                        hint="Take a new key for a new job.",
-                    )
-                return self._views.one(tx, jobs.get(tx, before[1])), False
-            self._package_must_exist(spec, actor)
-            row = self._insert(tx, spec, actor, now)
-            if key:
-                uploads.add_key(tx, actor.token_id, ROUTE, key, digest, row.id, now)
-            job = self._views.one(tx, row)
-        self._changes.tell(row.id, decide=True)
-        return job, True
+        def act(tx: Tx) -> tuple[str, Json]:
+            row = self._insert(tx, spec, actor)
+            return row.id, self._views.one(tx, row)
+
+        return self._told(self._once.do(actor, ROUTE, key, data, act))
+
+    def clone(
+        self, job_id: str, overrides: Mapping[str, Any], actor: Actor, key: str | None
+    ) -> tuple[Json, bool]:
+        """-> (job, created): a new job from scratch, with the spec of one that there is and `overrides`."""
+        with self._store.read() as tx:
+            of = find(tx, job_id, actor)
+        spec = self._checked(merged(of.spec, overrides), actor)
+
+        def act(tx: Tx) -> tuple[str, Json]:
+            row = self._insert(tx, spec, actor)
+            data = {"from": of.id, "changes": dict(overrides)}
+            feed.add_event(tx, row.id, "job.cloned", f"It is a clone of {of.id}", data, row.created_at)
+            return row.id, self._views.one(tx, row)
+
+        return self._told(self._once.do(actor, f"POST /jobs/{of.id}/clone", key, overrides, act))
+
+    def _told(self, done: tuple[Json, bool]) -> tuple[Json, bool]:
+        self._changes.tell(done[0]["id"], decide=True)
+        return done
 
     def dry_run(self, data: Mapping[str, Any], actor: Actor) -> Json:
         spec = self._checked(data, actor)
@@ -98,7 +104,9 @@ class Submission:
                 "The spec names code that is not there", errors=[{"pointer": "/code", "detail": detail}]
             )
 
-    def _insert(self, tx: Tx, spec: JobSpec, actor: Actor, now: float) -> JobRow:
+    def _insert(self, tx: Tx, spec: JobSpec, actor: Actor) -> JobRow:
+        self._package_must_exist(spec, actor)
+        now = self._clock.now()
         id = ids.new_job_id(now)
         while jobs.taken(tx, id):
             id = ids.new_job_id(now)
@@ -121,6 +129,13 @@ def invalid_spec(error: SpecError) -> Invalid:
     return Invalid(f"{first['pointer'] or 'The spec'}: {first['detail']}{more}", errors=errors)
 
 
-def body_digest(data: Mapping[str, Any]) -> str:
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def merged(spec: Mapping[str, Any], overrides: Mapping[str, Any]) -> Json:
+    """`spec` with the fields of `overrides`, section by section; another `name` makes it another section."""
+    result = dict(spec)
+    for field, value in overrides.items():
+        old = result.get(field)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            same = value.get("name", old.get("name")) == old.get("name")
+            value = merged(old, value) if same else value
+        result[field] = value
+    return result

@@ -140,7 +140,9 @@ def _core(row: JobRow) -> Json:
         "created_at": rfc3339(row.created_at),
         "started_at": rfc3339(row.started_at),
         "finished_at": rfc3339(row.finished_at),
-        "allowed_actions": allowed_actions(row.status),
+        "checkpoint_requests": {"asked": row.checkpoint_no, "done": row.checkpoint_done},
+        "pinned": row.pinned,
+        "allowed_actions": allowed_actions(row.status, row.desired),
     }
 
 

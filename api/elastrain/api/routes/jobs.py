@@ -14,8 +14,14 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], responses=refusals(401, 403, 4
 
 IdempotencyKey = Annotated[
     str | None,
-    Header(min_length=1, max_length=200, description="The same key with the same body gives the same job."),
+    Header(
+        min_length=1,
+        max_length=200,
+        description="The same key with the same body is the same request, and gets its answer.",
+    ),
 ]
+# routes that write a wish down, which others then fulfil
+ASKED: dict[str, Any] = {"status_code": 202, "response_model": Job, "responses": refusals(404, 409)}
 SPEC_EXAMPLE = {
     "name": "digits",
     "task": "elastrain.trainers.tasks.digits:Digits",
@@ -77,14 +83,59 @@ def get_job(service: Service, asker: Asker, job: JobId) -> Reply:
 
 @router.patch("/{job}", response_model=Job, responses=refusals(400, 404, 409, 413))
 def patch_job(service: Service, asker: Asker, job: JobId, change: JobPatch) -> Reply:
-    """Changes a live job: its range of workers, priority or labels."""
+    """Changes a live job: its range of workers, priority, labels; and whether it is kept for ever."""
     return Reply(service.patch(job, change.model_dump(exclude_unset=True), actor=asker))
 
 
-@router.post("/{job}/cancel", status_code=202, response_model=Job, responses=refusals(404, 409))
-def cancel(service: Service, asker: Asker, job: JobId) -> Reply:
+@router.post("/{job}/cancel", **ASKED)
+def cancel(service: Service, asker: Asker, job: JobId, idempotency_key: IdempotencyKey = None) -> Reply:
     """Asks for the job's end; `cancelled` is only reached once all its processes are gone."""
-    return Reply(service.cancel(job, actor=asker), status_code=202)
+    return Reply(service.ask("cancel", job, actor=asker, idempotency_key=idempotency_key), status_code=202)
+
+
+@router.post("/{job}/pause", **ASKED)
+def pause(service: Service, asker: Asker, job: JobId, idempotency_key: IdempotencyKey = None) -> Reply:
+    """Saves a checkpoint and gives everything back; `paused` until it is resumed."""
+    return Reply(service.ask("pause", job, actor=asker, idempotency_key=idempotency_key), status_code=202)
+
+
+@router.post("/{job}/resume", **ASKED)
+def resume(service: Service, asker: Asker, job: JobId, idempotency_key: IdempotencyKey = None) -> Reply:
+    """Puts a paused job back into the queue; it goes on from its checkpoint."""
+    return Reply(service.ask("resume", job, actor=asker, idempotency_key=idempotency_key), status_code=202)
+
+
+@router.post("/{job}/retry", **ASKED)
+def retry(service: Service, asker: Asker, job: JobId, idempotency_key: IdempotencyKey = None) -> Reply:
+    """A new attempt of a failed or cancelled job, from its newest good checkpoint, with all its retries."""
+    return Reply(service.ask("retry", job, actor=asker, idempotency_key=idempotency_key), status_code=202)
+
+
+@router.post("/{job}/checkpoint", **ASKED)
+def checkpoint(service: Service, asker: Asker, job: JobId, idempotency_key: IdempotencyKey = None) -> Reply:
+    """Saves a checkpoint as soon as possible; acknowledged by number in `checkpoint_requests`."""
+    return Reply(
+        service.ask("checkpoint", job, actor=asker, idempotency_key=idempotency_key), status_code=202
+    )
+
+
+@router.post(
+    "/{job}/clone",
+    status_code=201,
+    response_model=Job,
+    responses={**refusals(400, 404, 409, 413), 200: {"model": Job, "description": "Known already"}},
+)
+def clone(
+    service: Service,
+    asker: Asker,
+    job: JobId,
+    overrides: Annotated[dict[str, Any] | None, Body(examples=[{"optimizer": {"lr": 0.01}}])] = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Reply:
+    """A new job from scratch, with this one's spec but for the fields in the body."""
+    made, created = service.clone(job, overrides or {}, actor=asker, idempotency_key=idempotency_key)
+    headers = {"Location": f"/v1/jobs/{made['id']}"}
+    return Reply(made, status_code=201 if created else 200, headers=headers)
 
 
 @router.get("/{job}/workers", response_model=WorkerPage, responses=refusals(404))

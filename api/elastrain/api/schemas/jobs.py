@@ -43,6 +43,11 @@ class Counters(BaseModel):
     steps_skipped: int
 
 
+class CheckpointRequests(BaseModel):
+    asked: int = Field(description="The number of the newest request.")
+    done: int = Field(description="All requests up to this number are saved.")
+
+
 JOB: dict[str, Any] = {
     "id": JOB_ID,
     "name": "digits",
@@ -71,7 +76,9 @@ JOB: dict[str, Any] = {
     "started_at": AT,
     "finished_at": None,
     "transitions": [{"status": "queued", "reason": "submitted", "at": AT, "actor": "admin"}],
-    "allowed_actions": ["cancel", "scale"],
+    "checkpoint_requests": {"asked": 0, "done": 0},
+    "pinned": False,
+    "allowed_actions": ["cancel", "pause", "checkpoint", "scale", "clone"],
 }
 
 
@@ -106,6 +113,8 @@ class Job(BaseModel):
     started_at: str | None
     finished_at: str | None
     transitions: list[Transition]
+    checkpoint_requests: CheckpointRequests
+    pinned: bool = Field(description="Never removed for its age.")
     allowed_actions: list[str]
 
 
@@ -143,3 +152,4 @@ class JobPatch(BaseModel):
     workers: WorkerRange | None = Field(None, description="The new range of workers; checked like a submit.")
     priority: int | None = Field(None, description="Higher first.")
     labels: dict[str, str] | None = Field(None, description="Replaces the job's labels.")
+    pinned: bool | None = Field(None, description="Whether it stays however old it gets.")

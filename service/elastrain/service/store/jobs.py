@@ -22,12 +22,14 @@ _NEW: dict[str, Any] = {
     "desired_version": 1,
     "workers_target": 0,
     "checkpoint_no": 0,
+    "checkpoint_done": 0,
     "attempt": 0,
     "attempts_made": 0,
     "next_attempt_at": 0.0,
     "short_of": 0,
     "retries_used": 0,
     "retries_mark": 0,
+    "active_s": 0.0,
     "position": 0,
     "step": 0,
     "workers_active": 0,
@@ -35,6 +37,7 @@ _NEW: dict[str, Any] = {
     "steps_skipped": 0,
     "era_attempt": 0,
     "era_epoch_no": 0,
+    "pinned": False,
 }
 
 
@@ -87,7 +90,8 @@ def lock(tx: Tx, id: str) -> JobRow:
 
 def starting_with(tx: Tx, prefix: str, project: str | None, limit: int = 5) -> list[JobRow]:
     """Jobs whose id begins like this; project None: of all projects."""
-    query = select(table).where(table.c.id.startswith(prefix, autoescape=True)).order_by(table.c.id)
+    here = (table.c.id.startswith(prefix, autoescape=True), table.c.deleted_at.is_(None))
+    query = select(table).where(*here).order_by(table.c.id)
     if project is not None:
         query = query.where(table.c.project == project)
     return [_row(row) for row in tx.execute(query.limit(limit))]
@@ -103,7 +107,8 @@ def page(
     limit: int,
 ) -> list[JobRow]:
     """Newest first, from just before (created_at, id)."""
-    query = select(table).order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+    newest = (table.c.created_at.desc(), table.c.id.desc())
+    query = select(table).where(table.c.deleted_at.is_(None)).order_by(*newest).limit(limit)
     if statuses:
         query = query.where(table.c.status.in_(statuses))
     if project is not None:
@@ -143,7 +148,8 @@ def queued_ids(tx: Tx) -> list[str]:
 
 def counts(tx: Tx) -> dict[str, int]:
     """{status: jobs in it}, for those that have any."""
-    query = select(table.c.status, func.count()).group_by(table.c.status)
+    there = select(table.c.status, func.count()).where(table.c.deleted_at.is_(None))
+    query = there.group_by(table.c.status)
     return {str(status): int(number) for status, number in tx.execute(query)}
 
 
@@ -169,6 +175,8 @@ def move(
         values = {"workers_active": 0, "workers_target": 0, "eta_s": None, **values}
     elif status is Status.STARTING:
         values = {"workers_active": 0, "eta_s": None, **values}
+    if row.status in (Status.STARTING, Status.RUNNING):
+        values = {"active_s": row.active_s + max(0.0, at - row.since), **values}
     if status is Status.RUNNING and row.started_at is None:
         values["started_at"] = at
     change(tx, row.id, status=status, reason=reason, message=message, since=at, **values)

@@ -35,11 +35,13 @@ class JobRow:
     workers_max: int
     workers_target: int
     checkpoint_no: int
+    checkpoint_done: int
     attempt: int
     attempts_made: int
     next_attempt_at: float
     retries_used: int
     retries_mark: int
+    active_s: float
     position: int
     step: int
     total_steps: int | None
@@ -52,6 +54,8 @@ class JobRow:
     warnings: list[str]
     era_attempt: int
     era_epoch_no: int
+    pinned: bool
+    deleted_at: float | None
 
 
 AttemptState = Literal["submitting", "submitted", "claimed", "ended"]

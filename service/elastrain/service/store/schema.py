@@ -19,13 +19,14 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
 )
 
 metadata = MetaData()
 
 
-def _job(primary: bool = True) -> Column[str]:
-    return Column("job", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=primary, nullable=False)
+def _job() -> Column[str]:
+    return Column("job", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, nullable=False)
 
 
 jobs = Table(
@@ -55,13 +56,15 @@ jobs = Table(
     Column("workers_min", Integer, nullable=False),
     Column("workers_max", Integer, nullable=False),
     Column("workers_target", Integer, nullable=False),
-    Column("checkpoint_no", Integer, nullable=False),
+    Column("checkpoint_no", Integer, nullable=False),  # the newest request for a checkpoint
+    Column("checkpoint_done", Integer, nullable=False, server_default="0"),  # acknowledged up to this one
     # attempts and their budget
     Column("attempt", Integer, nullable=False),
     Column("attempts_made", Integer, nullable=False),
     Column("next_attempt_at", Float, nullable=False),
     Column("retries_used", Integer, nullable=False),
     Column("retries_mark", Integer, nullable=False),
+    Column("active_s", Float, nullable=False, server_default="0"),  # in starting and running, until `since`
     # the newest facts
     Column("position", BigInteger, nullable=False),
     Column("step", Integer, nullable=False),
@@ -76,6 +79,10 @@ jobs = Table(
     # the metrics' age: what an older (attempt, epoch_no) said about the same steps is superseded
     Column("era_attempt", Integer, nullable=False),
     Column("era_epoch_no", Integer, nullable=False),
+    # how long it stays: pinned ones until they are deleted, deleted ones until their data is gone
+    Column("pinned", Boolean, nullable=False, server_default=false()),
+    Column("deleted_at", Float),
+    Index("jobs_by_end", "finished_at"),
     Index("jobs_by_status", "status"),
     Index("jobs_by_age", "created_at", "id"),
 )
@@ -263,7 +270,8 @@ idempotency = Table(
     Column("route", String(40), primary_key=True),
     Column("key", String(255), primary_key=True),
     Column("body_digest", String(64), nullable=False),
-    _job(primary=False),
+    Column("answer", JSON),
+    Column("job", ForeignKey("jobs.id", ondelete="CASCADE")),
     Column("at", Float, nullable=False),
 )
 

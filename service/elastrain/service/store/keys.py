@@ -1,0 +1,47 @@
+"""Idempotency keys: the answers of requests that may be repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from elastrain.service.store.engine import Tx
+from elastrain.service.store.schema import idempotency as table
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    body_digest: str
+    answer: dict[str, Any] | None  # 0.1.0 kept only the job that it was about
+    job: str | None
+
+
+class KeyTaken(Exception):
+    """Another transaction has used the key meanwhile: roll back, and look again."""
+
+
+def find(tx: Tx, token: str, route: str, key: str) -> KeyRow | None:
+    """The first use of this key."""
+    c = table.c
+    query = select(c.body_digest, c.answer, c.job).where(c.token == token, c.route == route, c.key == key)
+    row = tx.execute(query).first()
+    return None if row is None else KeyRow(*row)
+
+
+def add(
+    tx: Tx, token: str, route: str, key: str, body_digest: str, job: str | None, answer: Any, at: float
+) -> None:
+    """Raises KeyTaken."""
+    values = {"token": token, "route": route, "key": key, "body_digest": body_digest}
+    try:
+        tx.execute(insert(table).values(**values, job=job, answer=answer, at=at))
+    except IntegrityError as error:
+        raise KeyTaken(key) from error
+
+
+def forget_before(tx: Tx, at: float) -> None:
+    """Whoever repeats a request does so soon: older keys are not kept."""
+    tx.execute(delete(table).where(table.c.at < at))
