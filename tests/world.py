@@ -14,6 +14,7 @@ from elastrain.service.control import Control
 from elastrain.service.migrations import migrate
 from elastrain.service.ray_jobs import AlreadySubmitted, Launch, RayJob, RayNode, RayRefused, RayUnreachable
 from elastrain.service.reconciler import Reconciler
+from elastrain.service.removal import Janitor
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
 from elastrain.service.store.schema import metadata
@@ -106,10 +107,16 @@ def migrated() -> bytes:
 class World:
     """One installation in a folder. `restart` is a kill -9 of the service and the next start."""
 
-    def __init__(self, folder: Path, cpus: float = 2.0, database: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cpus: float = 2.0,
+        database: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         """database: URL of one that has all tables already; SQLite in the folder unless given."""
         folder.mkdir(parents=True, exist_ok=True)
-        env = {"ELASTRAIN_HOME": str(folder), "ELASTRAIN_DRIVER_URL": "http://127.0.0.1:8470"}
+        env = {"ELASTRAIN_HOME": str(folder), "ELASTRAIN_DRIVER_URL": "http://127.0.0.1:8470", **(env or {})}
         self.settings = Settings.from_env({**env, "ELASTRAIN_DATABASE_URL": database or ""})
         self.clock, self.ray = FakeClock(), FakeRay(cpus)
         self.storage = open_storage(self.settings.storage_url)
@@ -133,6 +140,7 @@ class World:
             changes=changes,
         )
         self.reconciler = Reconciler(self.store, self.storage, self.ray, self.settings, self.clock, changes)
+        self.janitor = Janitor(self.store, self.storage, self.settings, self.clock)
 
     def round(self, after_s: float = 1.0) -> None:
         self.clock.pass_s(after_s)

@@ -82,6 +82,37 @@ def test_scale_and_cancel_say_what_is_now(run: Run, life: Life) -> None:
     assert "cancelled" in run("cancel", life.job).stdout
 
 
+def test_requests_to_a_job_say_what_became_of_it(run: Run, life: Life) -> None:
+    assert "is paused" in run("pause", life.job).stdout
+    assert "Possible now: cancel, resume" in run("checkpoint", life.job, code=5).stderr
+    assert "is queued" in run("resume", life.job[:8]).stdout
+    life.runs()
+    assert "Request 1" in run("checkpoint", life.job).stdout
+    run("checkpoint", life.job, "--wait", "0", code=6)
+    assert "cannot be deleted" in run("delete", life.job, code=5).stderr
+    life.fails("x")
+    assert "is pinned" in run("pin", life.job).stdout
+    assert "is queued" in run("retry", life.job).stdout
+    clone = run(
+        "clone", life.job, "--set", "optimizer.lr=0.5", "--set", "name=again", "-o", "id"
+    ).stdout.strip()
+    assert json.loads(run("get", clone, "-o", "json").stdout)["spec"]["optimizer"]["lr"] == 0.5
+    assert "is cancelled" in run("cancel", life.job).stdout
+    assert "is deleted" in run("delete", life.job).stdout
+    run("get", life.job, code=3)
+
+
+def test_many_jobs_are_cancelled_by_what_they_have_in_common(run: Run, life: Life) -> None:
+    ids = [run("submit", "job.yaml", "--set", "labels.team=a", "-o", "id").stdout.strip() for _ in range(2)]
+    listed = run("cancel", "--label", "team:a", "--dry-run")
+    assert all(id in listed.stdout for id in ids) and life.job not in listed.stdout
+    assert "2 would be cancelled" in listed.stderr
+    assert run("cancel", "--label", "team:a", "-o", "id").stdout.split() == ids[::-1]
+    assert run("ls", "--status", "queued", "-o", "id").stdout.split() == [life.job]
+    assert "status=queued" in run("cancel", code=2).stderr
+    run("cancel", life.job, "--status", "queued", code=2)
+
+
 def test_following_shows_losses_joins_and_the_end(run: Run, life: Life) -> None:
     life.runs()
     life.step(1, loss=0.5, samples_per_s=480.0, workers=2)

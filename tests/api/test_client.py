@@ -5,6 +5,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -12,12 +13,14 @@ from elastrain.client import (
     Client,
     Conflict,
     FixRequest,
+    Job,
     JobFailed,
     NotAllowed,
     NotFound,
     TimedOut,
     Unreachable,
 )
+from elastrain.service.jobs import Reason, Status
 from serving import SPEC, Life, Live
 
 
@@ -95,6 +98,40 @@ def test_errors_are_named_by_the_next_move(live: Live, client: Client, life: Lif
     with pytest.raises(Conflict) as late:
         client.job(life.job).cancel()
     assert late.value.allowed_actions == ["clone", "delete"]
+
+
+def test_every_post_has_a_key_and_all_its_tries_have_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0, 0.0))
+    seen: list[str] = []
+
+    def lost(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["idempotency-key"])
+        if len(seen) % 3:
+            raise httpx.ReadTimeout("the answer was lost")
+        return httpx.Response(202, json={"id": "j-1", "status": "paused"})
+
+    client = Client("http://127.0.0.1:9", "t", transport=httpx.MockTransport(lost))
+    for _ in range(2):
+        assert Job(client.http, {"id": "j-1", "status": "running"}).pause().status == "paused"
+    assert len(seen) == 6 and [seen.count(key) for key in dict.fromkeys(seen)] == [3, 3]
+
+
+def test_a_checkpoint_that_was_asked_for_is_waited_for_until_it_is_saved(client: Client, life: Life) -> None:
+    life.runs()
+    job = client.job(life.job)
+    with pytest.raises(TimedOut, match="request 1"):
+        job.checkpoint_now(timeout_s=0)
+
+    def acknowledge() -> None:
+        life.move(Status.RUNNING, Reason.TRAINING, checkpoint_done=2)
+
+    threading.Timer(0.1, acknowledge).start()
+    assert job.checkpoint_now(timeout_s=30).data["checkpoint_requests"] == {"asked": 2, "done": 2}
+    threading.Timer(0.1, life.succeeds).start()
+    with pytest.raises(Conflict, match="succeeded"):
+        job.checkpoint_now(timeout_s=30)
 
 
 def test_a_service_that_is_not_there_is_unreachable_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,6 @@ def test_a_wrong_value_is_refused_where_it_stands(changes: dict[str, Any], point
         ({"image": "me/mine:1"}, "/image"),
         ({"secrets": ["TOKEN"]}, "/secrets"),
         ({"resume_from": "j1@10"}, "/resume_from"),
-        ({"timeout_s": 60}, "/timeout_s"),
         ({"kind": "ray_train"}, "/kind"),
     ],
 )

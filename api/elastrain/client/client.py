@@ -1,6 +1,5 @@
 """The entry to a service: submit, find and list jobs, look at the cluster."""
 
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -44,8 +43,7 @@ class Client:
         The code in `working_dir` is uploaded unless the service has it already.
         """
         body = self.prepare(spec, working_dir, overrides)
-        key = {"Idempotency-Key": str(uuid.uuid4())}  # a try whose answer was lost gives no second job
-        return Job(self.http, self.http.json("POST", "/v1/jobs", json=body, headers=key))
+        return Job(self.http, self.http.json("POST", "/v1/jobs", json=body))
 
     def dry_run(
         self,
@@ -108,6 +106,21 @@ class Client:
             params["cursor"] = page["next_cursor"]
             if not params["cursor"]:
                 return
+
+    def cancel(
+        self,
+        *,
+        status: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        dry_run: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Cancels all jobs that the filter finds; what became of each: `id, name, status, done, detail`."""
+        wished = {"status": status, "project": project, "label": label}
+        params: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
+        answer = self.http.json("POST", "/v1/jobs/cancel", params={**params, "dry_run": dry_run})
+        items: list[dict[str, Any]] = answer["items"]
+        return items
 
     def cluster(self) -> dict[str, Any]:
         """The nodes, what they have and what is in use."""

@@ -2,6 +2,7 @@
 
 import ssl
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,12 @@ class Http:
     def send(
         self, method: str, path: str, *, body: Callable[[], Any] | None = None, **request: Any
     ) -> httpx.Response:
-        """A whole response; `body` makes a fresh request body for each try. Raises as the class says."""
+        """A whole response; `body` makes a fresh request body for each try. Raises as the class says.
+
+        All tries of a POST have one key: whichever of them the service hears first is the only one.
+        """
+        if method == "POST":
+            request["headers"] = {"Idempotency-Key": str(uuid.uuid4()), **request.get("headers", {})}
         for pause_s in (*PAUSES_S, None):
             try:
                 content = {} if body is None else {"content": body()}

@@ -2,11 +2,11 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastrain.client.errors import JobFailed, NotFound, ServiceBroken, TimedOut, Unreachable
+from elastrain.client.errors import Conflict, JobFailed, NotFound, ServiceBroken, TimedOut, Unreachable
 from elastrain.client.files import download
 from elastrain.client.http import Http
 from elastrain.client.stream import Update, follow
@@ -15,6 +15,7 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 PATIENCE_S = 120.0  # how long following waits for a service that went away
 MODEL = "model.safetensors"
 WAIT_POLL_S = 1.0
+CHECKPOINT_POLL_S = 0.3
 
 
 class Job:
@@ -92,7 +93,51 @@ class Job:
 
     def cancel(self) -> "Job":
         """Asks for the job's end; `wait` returns once all its processes are gone."""
-        self.data = self._http.json("POST", f"{self.path}/cancel")
+        return self._ask("cancel")
+
+    def pause(self) -> "Job":
+        """Has it save a checkpoint and give everything back; it is `paused` once that is done."""
+        return self._ask("pause")
+
+    def resume(self) -> "Job":
+        """Puts a paused job back into the queue, to go on from its checkpoint."""
+        return self._ask("resume")
+
+    def retry(self) -> "Job":
+        """A new attempt of a failed or cancelled job, from its newest good checkpoint."""
+        return self._ask("retry")
+
+    def clone(self, overrides: Mapping[str, Any] | None = None) -> "Job":
+        """A new job from scratch, with this one's spec but for `overrides`."""
+        return Job(self._http, self._http.json("POST", f"{self.path}/clone", json=dict(overrides or {})))
+
+    def checkpoint_now(self, timeout_s: float | None = None) -> "Job":
+        """Asks for a checkpoint; with `timeout_s` returns once it is saved.
+
+        Raises Conflict if the job ended without it, TimedOut.
+        """
+        number = int(self._ask("checkpoint").data["checkpoint_requests"]["asked"])
+        until = time.monotonic() + (timeout_s or 0.0)
+        while timeout_s is not None and self.data["checkpoint_requests"]["done"] < number:
+            if self.status in ENDED:
+                raise Conflict(f"Job {self.id} is {self.status} and had not saved request {number}.")
+            if time.monotonic() > until:
+                raise TimedOut(f"Job {self.id} has not saved request {number} after {timeout_s:g} s.")
+            time.sleep(CHECKPOINT_POLL_S)
+            self.refresh()
+        return self
+
+    def pin(self, pinned: bool = True) -> "Job":
+        """Whether it stays however long ago it ended."""
+        self.data = self._http.json("PATCH", self.path, json={"pinned": pinned})
+        return self
+
+    def delete(self) -> None:
+        """Removes an ended job and its data, checkpoints included."""
+        self._http.json("DELETE", self.path)
+
+    def _ask(self, action: str) -> "Job":
+        self.data = self._http.json("POST", f"{self.path}/{action}")
         return self
 
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from elastrain.service.control import Control
 from elastrain.service.migrations import migrate
 from elastrain.service.ray_jobs import RayJobs
 from elastrain.service.reconciler import Reconciler
+from elastrain.service.removal import Janitor
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
 from elastrain.trainers.storage import open_storage
@@ -35,12 +36,15 @@ class Service:
         self._changes = changes
         self._reconciler = Reconciler(self._store, storage, ray, settings, clock, changes)
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._reconciler.run, args=(self._stop,), name="reconciler", daemon=True
-        )
+        janitor = Janitor(self._store, storage, settings, clock)
+        self._threads = [
+            threading.Thread(target=part.run, args=(self._stop,), name=name, daemon=True)
+            for name, part in (("reconciler", self._reconciler), ("janitor", janitor))
+        ]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def hold(self) -> None:
@@ -51,7 +55,8 @@ class Service:
         """End the reconciler, also in the middle of a round. Safe to call twice."""
         self._stop.set()
         self._changes.tell("", decide=True)
-        self._thread.join(timeout=10)
+        for thread in self._threads:
+            thread.join(timeout=10)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,6 +12,7 @@ from typing import Any
 
 from elastrain.service import views
 from elastrain.service.auth import Actor, Auth
+from elastrain.service.bulk import Bulk
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock, SystemClock
 from elastrain.service.commands import Commands
@@ -25,6 +26,7 @@ from elastrain.service.objects import Objects
 from elastrain.service.packages import Packages, PackageUpload
 from elastrain.service.patching import Patching
 from elastrain.service.readiness import Readiness
+from elastrain.service.removal import Removal
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
 from elastrain.service.submission import Submission
@@ -63,6 +65,8 @@ class Control(JobActions):
         self._submission = Submission(store, self.once, self.packages, self._views, self.clock, self.changes)
         self._commands = Commands(store, self.once, self._views, self.clock, self.changes)
         self._patching = Patching(store, self._views, self.clock, self.changes)
+        self._bulk = Bulk(store, self.once, self.clock, self.changes)
+        self._removal = Removal(store, self._views, self.clock)
         self._drivers = DriverLine(store, settings, self.clock, self.changes)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 

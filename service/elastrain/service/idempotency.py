@@ -57,18 +57,27 @@ class Once:
 
     def _try(self, actor: Actor, route: str, key: str | None, digest: str, act: Act) -> tuple[Json, bool]:
         with self._store.write() as tx:
-            if key is not None and (before := keys.find(tx, actor.token_id, route, key)):
-                if before.body_digest != digest:
-                    raise Invalid(
-                        f"The idempotency key {key!r} was used for another request",
-                        code="idempotency_key_reused",
-                        hint="Take a new key for a new request.",
-                    )
-                return self._answer(tx, before), False
+            if (before := self._before(tx, actor, route, key, digest)) is not None:
+                return before, False
             job, answer = act(tx)
             if key is not None:
                 keys.add(tx, actor.token_id, route, key, digest, job, answer, self._clock.now())
         return answer, True
+
+    def known(self, actor: Actor, route: str, key: str | None, body: Mapping[str, Any]) -> Json | None:
+        """The answer that this request had before, if it had one. Raises Invalid as `do`."""
+        with self._store.read() as tx:
+            return self._before(tx, actor, route, key, body_digest(body))
+
+    def _before(self, tx: Tx, actor: Actor, route: str, key: str | None, digest: str) -> Json | None:
+        before = None if key is None else keys.find(tx, actor.token_id, route, key)
+        if before is not None and before.body_digest != digest:
+            raise Invalid(
+                f"The idempotency key {key!r} was used for another request",
+                code="idempotency_key_reused",
+                hint="Take a new key for a new request.",
+            )
+        return None if before is None else self._answer(tx, before)
 
     def _answer(self, tx: Tx, before: keys.KeyRow) -> Json:
         if before.answer is None and before.job is not None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastrain.service.auth import Actor
+from elastrain.service.bulk import Bulk
 from elastrain.service.commands import Commands
 from elastrain.service.patching import Patching
+from elastrain.service.removal import Removal
 from elastrain.service.submission import Submission
 
 Json = dict[str, Any]
@@ -19,6 +21,8 @@ class JobActions:
     _submission: Submission
     _commands: Commands
     _patching: Patching
+    _bulk: Bulk
+    _removal: Removal
 
     def submit(
         self, spec: Mapping[str, Any], *, actor: Actor, idempotency_key: str | None = None
@@ -56,6 +60,26 @@ class JobActions:
     def cancel(self, job_id: str, *, actor: Actor) -> Json:
         """The job, cancelling or cancelled, however often. Raises Conflict once it ended otherwise."""
         return self.ask("cancel", job_id, actor=actor)
+
+    def cancel_many(
+        self,
+        *,
+        actor: Actor,
+        status: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """{dry_run, items: [{id, name, project, status, done, detail}]}: cancel all that the filter finds.
+
+        Raises Invalid if there is no filter at all.
+        """
+        return self._bulk.cancel(actor, status, project, label, dry_run, idempotency_key)
+
+    def delete(self, job_id: str, *, actor: Actor) -> Json:
+        """The job as it was; it and its data are gone from now on. Raises Conflict unless it has ended."""
+        return self._removal.delete(job_id, actor)
 
     def preempt_all(self, message: str) -> list[str]:
         """Ask every job with an open attempt to checkpoint and go back to the queue; returns their ids.

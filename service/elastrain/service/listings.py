@@ -40,9 +40,9 @@ class Listings:
         with self._store.read() as tx:
             rows = jobs.page(
                 tx,
-                statuses=_statuses(status),
+                statuses=statuses_in(status),
                 project=project or actor.project,
-                labels=_labels(label),
+                labels=labels_in(label),
                 before=_jobs_cursor(cursor),
                 limit=limit + 1,
             )
@@ -160,7 +160,7 @@ def _limit(limit: int) -> int:
     return min(limit, MAX_PAGE)
 
 
-def _statuses(text: str | None) -> list[str]:
+def statuses_in(text: str | None) -> list[str]:
     wanted = [part for part in (text or "").split(",") if part]
     for part in wanted:
         if part not in list(Status):
@@ -168,7 +168,7 @@ def _statuses(text: str | None) -> list[str]:
     return wanted
 
 
-def _labels(text: str | None) -> list[tuple[str, str]]:
+def labels_in(text: str | None) -> list[tuple[str, str]]:
     pairs = [part.partition(":") for part in (text or "").split(",") if part]
     if any(not colon for _, colon, _ in pairs):
         raise Invalid(f"label is {(text or '')[:80]!r}; write key:value")

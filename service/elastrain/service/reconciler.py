@@ -23,6 +23,7 @@ from elastrain.service.ray_jobs import ENDED, Ray, RayRefused, RayUnreachable
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, installation, jobs
 from elastrain.service.store.rows import AttemptRow, JobRow
+from elastrain.service.timeouts import Timeouts
 from elastrain.trainers.storage import Storage, StorageError
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Reconciler:
         self._looker = Looker(store, ray, clock)
         self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes)
         self._placement = Placement(store, settings.driver_cpu, changes)
+        self._timeouts = Timeouts(store, clock, changes)
         self._strays = Pace(clock, STOP_AGAIN_S)
         self._troubles = Troubles()
         self._beat_at, self._beat_error = float("-inf"), ""
@@ -76,6 +78,7 @@ class Reconciler:
             self._troubles.begin("Ray", look.error)
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
             alive, open_attempts = jobs.alive(tx), attempts.not_ended(tx)
+        self._timeouts.enforce(alive)
         drivers = {attempt.job: attempt for attempt in open_attempts}
         for row in alive:
             if row.status in ACTIVE and row.id not in drivers:

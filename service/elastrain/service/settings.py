@@ -49,6 +49,9 @@ class Settings:
     package_max_bytes: int = 256 * 1024 * 1024
     """Largest code package (PACKAGE_MAX_BYTES)."""
 
+    keep_ended_days: float = 0.0
+    """Jobs that ended so many days ago are deleted, unless pinned (KEEP_ENDED_DAYS); 0 keeps all for ever."""
+
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Read the environment. Raises SettingsError naming the first variable that is wrong."""
@@ -70,6 +73,7 @@ class Settings:
             driver_cpu=read.number("DRIVER_CPU", 0.0),
             cancel_grace_s=read.number("CANCEL_GRACE_S", 30.0),
             claim_timeout_s=read.number("CLAIM_TIMEOUT_S", 180.0),
+            keep_ended_days=read.number("KEEP_ENDED_DAYS", 0.0),
             package_max_bytes=int(read.number("PACKAGE_MAX_BYTES", 256 * 1024 * 1024)),
         )
 

@@ -76,7 +76,6 @@ _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     ("image", _is(None), "leave it out; workers run in the cluster's own image"),
     ("secrets", _is([]), "leave it out"),
     ("resume_from", _is(None), "leave it out; a job resumes from its own checkpoints"),
-    ("timeout_s", _is(None), "leave it out, and cancel the job yourself"),
 ]
 
 

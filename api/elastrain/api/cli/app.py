@@ -2,7 +2,7 @@
 
 import typer
 
-from elastrain.api.cli import checkpoints, cluster, feeds, jobs, local, watch
+from elastrain.api.cli import actions, checkpoints, cluster, feeds, jobs, local, watch
 from elastrain.api.cli.failures import guarded
 
 EXIT_CODES = (
@@ -18,6 +18,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (local, jobs, watch, feeds, checkpoints, cluster):
+for part in (local, jobs, actions, watch, feeds, checkpoints, cluster):
     for command in part.COMMANDS:
         app.command()(guarded(command))

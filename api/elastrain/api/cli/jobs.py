@@ -1,4 +1,4 @@
-"""Commands on jobs: submit, ls, get, scale, cancel, wait."""
+"""Commands on jobs: submit, ls, get, scale, wait."""
 
 import time
 from datetime import datetime
@@ -166,12 +166,6 @@ def scale(
     show(job, output, lambda: print(f"Job {job['id']} has {between(now)} from now on."))
 
 
-def cancel(job_id: JobId, output: Output = Format.table) -> None:
-    """End a job. It is `cancelled` once all its processes are gone."""
-    job = Client().job(job_id).cancel().data
-    show(job, output, lambda: print(f"Job {job['id']} is {job['status']}."))
-
-
 def wait(
     job_id: JobId,
     timeout: Annotated[
@@ -187,4 +181,4 @@ def wait(
     return 0
 
 
-COMMANDS = (submit, ls, get, scale, cancel, wait)
+COMMANDS = (submit, ls, get, scale, wait)

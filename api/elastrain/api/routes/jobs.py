@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Header, Query
 from elastrain.api.asking import Cursor, JobId, Limit, Service, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
-from elastrain.api.schemas.jobs import DryRun, Job, JobPage, JobPatch
+from elastrain.api.schemas.jobs import Cancelled, DryRun, Job, JobPage, JobPatch
 from elastrain.api.schemas.training import GenerationPage, WorkerPage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=refusals(401, 403, 422))
@@ -22,6 +22,9 @@ IdempotencyKey = Annotated[
 ]
 # routes that write a wish down, which others then fulfil
 ASKED: dict[str, Any] = {"status_code": 202, "response_model": Job, "responses": refusals(404, 409)}
+StatusFilter = Annotated[str | None, Query(max_length=200, description="One or several, comma-separated.")]
+ProjectFilter = Annotated[str | None, Query(max_length=63)]
+LabelFilter = Annotated[str | None, Query(max_length=200, description="`key:value`.")]
 SPEC_EXAMPLE = {
     "name": "digits",
     "task": "elastrain.trainers.tasks.digits:Digits",
@@ -60,11 +63,9 @@ def submit(
 def list_jobs(
     service: Service,
     asker: Asker,
-    status: Annotated[
-        str | None, Query(max_length=200, description="One or several, comma-separated.")
-    ] = None,
-    project: Annotated[str | None, Query(max_length=63)] = None,
-    label: Annotated[str | None, Query(max_length=200, description="`key:value`.")] = None,
+    status: StatusFilter = None,
+    project: ProjectFilter = None,
+    label: LabelFilter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Reply:
@@ -116,6 +117,35 @@ def checkpoint(service: Service, asker: Asker, job: JobId, idempotency_key: Idem
     """Saves a checkpoint as soon as possible; acknowledged by number in `checkpoint_requests`."""
     return Reply(
         service.ask("checkpoint", job, actor=asker, idempotency_key=idempotency_key), status_code=202
+    )
+
+
+@router.delete("/{job}", status_code=202, response_model=Job, responses=refusals(404, 409))
+def delete(service: Service, asker: Asker, job: JobId) -> Reply:
+    """Removes an ended job and its data. The answer is the last that is seen of it."""
+    return Reply(service.delete(job, actor=asker), status_code=202)
+
+
+@router.post("/cancel", response_model=Cancelled)
+def cancel_many(
+    service: Service,
+    asker: Asker,
+    status: StatusFilter = None,
+    project: ProjectFilter = None,
+    label: LabelFilter = None,
+    dry_run: bool = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Reply:
+    """Cancels every job that the filter finds, with an answer for each; with `dry_run` only lists them."""
+    return Reply(
+        service.cancel_many(
+            actor=asker,
+            status=status,
+            project=project,
+            label=label,
+            dry_run=dry_run,
+            idempotency_key=idempotency_key,
+        )
     )
 
 

@@ -137,6 +137,37 @@ class DryRun(BaseModel):
     warnings: list[Any]
 
 
+class CancelledItem(BaseModel):
+    id: str
+    name: str
+    project: str
+    status: Status = Field(description="After the request.")
+    done: bool = Field(description="Whether it is or will be cancelled.")
+    detail: str | None = Field(description="Why not.")
+
+
+class Cancelled(BaseModel):
+    """What became of each job that the filter found."""
+
+    model_config = example(
+        {
+            "dry_run": False,
+            "items": [
+                {
+                    "id": JOB_ID,
+                    "name": "digits",
+                    "project": "default",
+                    "status": "cancelling",
+                    "done": True,
+                    "detail": None,
+                }
+            ],
+        }
+    )
+    dry_run: bool
+    items: list[CancelledItem]
+
+
 class WorkerRange(BaseModel):
     model_config = ConfigDict(extra="forbid")
     min: int | None = Field(None, description="Never fewer.")
