@@ -69,13 +69,15 @@ class Snapshots:
             self.session.send("part_failed", **whose, why=why)
             return
         space, slots = replica.model.space, replica.rule.slots
+        # rank 0 uploads the whole model: its own chunks are a part of the same copy
+        params = replica.model.params.clone() if rank == 0 else replica.model.params
         chunks: dict[Range, dict[str, Tensor]] = {}
         ranges: list[tuple[str, int, int]] = []
         pieces: dict[str, list[Tensor]] = {s: [] for s in slots}
         for chunk in (c for c in ownership.owned(rank) if c[0] < c[1]):
             window, state = space.elements(chunk), replica.states.read(chunk)
             chunks[chunk] = {
-                "param": replica.model.params[window].clone(),
+                "param": params[window] if rank == 0 else params[window].clone(),
                 **{s: state[s].clone() for s in slots},
             }
             for piece, a, b in space.pieces_in(chunk):
@@ -85,7 +87,7 @@ class Snapshots:
                     pieces[slot].append(chunks[chunk][slot][at + a : at + b])
         model = None
         if rank == 0:
-            model = {n: t.clone() for n, t in replica.model.values()}
+            model = dict(replica.model.values(params))
             model |= {n: t.clone() for n, t in replica.model.buffers.base.items()}
         self._queue.put(
             Snapshot(

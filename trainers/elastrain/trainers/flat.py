@@ -91,9 +91,11 @@ class FlatModel:
 
     # ---- views for people and files ---------------------------------------------------------
 
-    def values(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter by name, frozen ones too, in name order; views, not copies."""
-        named = {p.name: self.params[p.start : p.stop].view(p.shape) for p in self.space.pieces}
+    def values(self, params: Tensor | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter by name, frozen ones too, in name order; views, not copies. params: (size,) f32, a
+        copy of `self.params` to look at instead."""
+        flat = self.params if params is None else params
+        named = {p.name: flat[p.start : p.stop].view(p.shape) for p in self.space.pieces}
         named.update({n: p.detach() for n, p in self.frozen.items()})
         yield from sorted(named.items())
 
@@ -160,10 +162,10 @@ class BufferBank:
         return digest.hexdigest()
 
 
-def tensor_bytes(value: Tensor) -> memoryview | bytes:
-    """The elements of a CPU tensor as bytes."""
+def tensor_bytes(value: Tensor) -> memoryview:
+    """The elements of a CPU tensor as bytes; a view if they lie one behind the other in memory."""
     flat = value.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def params_digest(values: Iterator[tuple[str, Tensor]]) -> str:
