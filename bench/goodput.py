@@ -3,7 +3,8 @@
     python bench/goodput.py [--quick]
 
 Two workers, a checkpoint every 10 steps; replacements come by each system's own means. Goodput is the number
-of new steps in the time of the kills, over what the same run does undisturbed in that time, before and after.
+of new steps in the time of the kills, over what the same run does undisturbed in that time. What a kill costs
+is looked for in the time after it, two thirds of the way to the next one, against the pace of all other time.
 Starting a process takes CPU that training lacks on a small machine: a process that does the same work until
 it could train, and then ends, shows that part by itself.
 """
@@ -15,9 +16,10 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from rig.analysis import Target, first_commits, median, median_ratio, new_steps, ratio
+from rig.analysis import Target, mean_step, median, median_ratio, new_steps, ratio
 from rig.report import bars, finish, table
 from rig.rounds import Case, Measure, Results, Row, measure, options
 from rig.run import Run, now
@@ -36,6 +38,11 @@ class Schedule:
     every_s: float
     calm_s: float
     decoys: int
+
+    @property
+    def felt_s(self) -> float:
+        """For so long after a kill time may be lost to it."""
+        return self.every_s * 2 / 3
 
     @property
     def limit_s(self) -> float:
@@ -70,21 +77,24 @@ def disturbed(system: System, plan: Schedule) -> Measure:
     def look(run: Run) -> Row:
         run.wait_step(8, WORKERS)
         run.others()
-        before = pace(run, plan.calm_s)
-        start = now()
-        for number in range(plan.kills):
-            sleep_until(start + number * plan.every_s)
+        start = now() + plan.calm_s
+        kills = [start + number * plan.every_s for number in range(plan.kills)]
+        for number, when in enumerate(kills):
+            sleep_until(when)
             kill_one(run, system, number)
-        sleep_until(start + plan.kills * plan.every_s)
-        end = now()
+        end = start + plan.kills * plan.every_s
+        sleep_until(end)
         run.wait(lambda: all_back(run, end), "commit with all workers")
-        after = pace(run, plan.calm_s)
-        calm = (before + after) / 2
+        back = now()
+        sleep_until(back + plan.calm_s)
+        calm = [(start - plan.calm_s, start), (back, back + plan.calm_s)]
+        calm += [(when + plan.felt_s, when + plan.every_s) for when in kills]
+        step_s = mean_step(run.commits(), calm)
         row = {
-            "steps_per_s": calm,
-            "goodput": new_steps(run.commits(), start, end) / (calm * (end - start)),
-            "lost_s": lost(run, start, end, calm, plan.kills),
-            **aside(run, system, plan.decoys, after),
+            "steps_per_s": 1 / step_s,
+            "goodput": new_steps(run.commits(), start, end, step_s) * step_s / (end - start),
+            "lost_s": fmean(lost(run, when, when + plan.felt_s, step_s) for when in kills),
+            **aside(run, system, plan.decoys, step_s),
         }
         return {**row, "others": run.others()}
 
@@ -96,18 +106,9 @@ def all_back(run: Run, since: float) -> bool:
     return bool(newest["t"] > since and newest["world"] == WORKERS)
 
 
-def pace(run: Run, span_s: float) -> float:
-    """Steps per second over about `span_s` from now, from the first whole step to the last."""
-    start = now()
-    time.sleep(span_s)
-    times = {s: t for s, t in first_commits(run.commits()).items() if t >= start}
-    steps = sorted(times)
-    return (steps[-1] - steps[0]) / (times[steps[-1]] - times[steps[0]])
-
-
-def lost(run: Run, start: float, end: float, steps_per_s: float, times: int) -> float:
-    """Seconds of training that are missing, per time that something happened."""
-    return (end - start - new_steps(run.commits(), start, end) / steps_per_s) / times
+def lost(run: Run, start: float, end: float, step_s: float) -> float:
+    """Seconds of training that are missing."""
+    return end - start - new_steps(run.commits(), start, end, step_s) * step_s
 
 
 def kill_one(run: Run, system: System, number: int) -> None:
@@ -120,7 +121,7 @@ def kill_one(run: Run, system: System, number: int) -> None:
             print(f"# {run.name}: nobody there to kill", file=sys.stderr)
 
 
-def aside(run: Run, system: System, count: int, calm: float) -> Row:
+def aside(run: Run, system: System, count: int, step_s: float) -> Row:
     """What starting processes costs, without a kill."""
     if not count:
         return {"start_cpu_s": None, "start_lost_s": None}
@@ -132,7 +133,7 @@ def aside(run: Run, system: System, count: int, calm: float) -> Row:
     run.wait(lambda: len(run.events("decoy")) >= count, "end of a start")
     end = now()
     starts = median(e["cpu_s"] for e in run.events("decoy"))
-    return {"start_cpu_s": starts, "start_lost_s": lost(run, start, end, calm, count)}
+    return {"start_cpu_s": starts, "start_lost_s": lost(run, start, end, step_s) / count}
 
 
 def sleep_until(when: float) -> None:

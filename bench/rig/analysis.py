@@ -93,9 +93,29 @@ def rows_dropped(events: Iterable[Commit], batch: int, last: int) -> int:
     return sum(max(0, batch - rows) for rows in computed.values())
 
 
-def new_steps(commits: Iterable[Commit], start: float, end: float) -> int:
-    """Steps first committed within (start, end]: what is done again does not count twice."""
-    return sum(start < t <= end for t in first_commits(commits).values())
+def mean_step(commits: Iterable[Commit], spans: Iterable[tuple[float, float]]) -> float:
+    """The mean time of a step over the whole steps that lie within these spans of time. Raises ValueError if
+    there is none."""
+    first, took, count = first_commits(commits), 0.0, 0
+    for start, end in spans:
+        inside = [(s, t) for s, t in first.items() if start <= t <= end]
+        took += inside[-1][1] - inside[0][1] if inside else 0.0
+        count += inside[-1][0] - inside[0][0] if inside else 0
+    if not count:
+        raise ValueError("no whole step in all the time without a kill")
+    return took / count
+
+
+def new_steps(commits: Iterable[Commit], start: float, end: float, step_s: float) -> float:
+    """Steps that came to be within (start, end]; what is done again does not count twice. At both ends the
+    step that is under way counts by the part of step_s that has passed, so that whole steps do not matter."""
+    first = first_commits(commits)
+
+    def done(at: float) -> float:
+        newest = max((s for s, t in first.items() if t <= at), default=None)
+        return newest + min((at - first[newest]) / step_s, 1.0) if newest is not None else 0.0
+
+    return done(end) - done(start)
 
 
 def extra_per_checkpoint(commits: Iterable[Commit], every: int, since: int = 0) -> list[float]:

@@ -73,10 +73,22 @@ def test_the_longest_stall_is_the_one_around_the_join_not_one_long_before() -> N
         a.longest_gap(story, start=20.0, end=21.0)
 
 
-def test_a_step_done_again_is_not_new() -> None:
-    assert (
-        a.new_steps(commits((1.0, 1, 2), (2.0, 2, 2), (3.0, 1, 2), (4.0, 2, 2), (5.0, 3, 2)), 1.5, 9.0) == 2
-    )
+def test_what_is_done_again_is_not_new() -> None:
+    again = commits((1.0, 1, 2), (2.0, 2, 2), (3.0, 1, 2), (4.0, 2, 2), (5.0, 3, 2), (6.0, 4, 2))
+    assert a.new_steps(again, 1.0, 6.0, step_s=1.0) == 3
+
+
+def test_a_kill_that_costs_half_a_step_costs_that_wherever_the_step_begins() -> None:
+    for phase in (0.0, 0.3, 0.9):
+        story = commits(*((t + phase + 0.5 * (t > 9), t, 2) for t in range(1, 30)))
+        step_s = a.mean_step(story, [(0.0, 9.0), (15.0, 30.0)])
+        assert step_s == pytest.approx(1.0)
+        assert 8.0 - a.new_steps(story, 9.2, 17.2, step_s) * step_s == pytest.approx(0.5)
+
+
+def test_a_pace_without_a_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="no whole step"):
+        a.mean_step(commits((1.0, 1, 2)), [(0.0, 9.0), (10.0, 20.0)])
 
 
 def test_a_checkpoint_costs_what_the_half_after_it_takes_longer_than_the_half_before_the_next() -> None:

@@ -165,7 +165,7 @@ class BufferBank:
 def tensor_bytes(value: Tensor) -> memoryview:
     """The elements of a CPU tensor as bytes; a view if they lie one behind the other in memory."""
     flat = value.detach().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def params_digest(values: Iterator[tuple[str, Tensor]]) -> str:
