@@ -62,6 +62,7 @@ class Reason(StrEnum):
     NO_CAPACITY = "no_capacity"
     BEHIND_OTHER_JOBS = "behind_other_jobs"
     DOES_NOT_FIT = "does_not_fit"
+    OVER_QUOTA = "over_quota"
     PREEMPTED = "preempted"
     TOO_FEW_WORKERS = "too_few_workers"
     WORKERS_GRANTED = "workers_granted"
@@ -89,6 +90,7 @@ WAITING = frozenset(
         Reason.NO_CAPACITY,
         Reason.BEHIND_OTHER_JOBS,
         Reason.DOES_NOT_FIT,
+        Reason.OVER_QUOTA,
         Reason.PREEMPTED,
         Reason.RESUMED,
         Reason.RETRIED,

@@ -1,0 +1,234 @@
+"""What is left of the nodes and of the quotas, while workers are handed out.
+
+Two pools, `NOW` and `SOON`. NOW lacks all that is occupied, also by workers that were told to go. SOON lacks
+what stays, and what is kept for jobs that cannot start yet. Whoever starts takes from both, so what somebody
+still holds is never given away, and what is kept for one job is not taken by another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from elastrain.service.scheduling.asks import Ask, Node, Policy, Resources, Stage
+
+# 0.1 + 0.2 CPUs are 0.3
+EPSILON = 1e-6
+NOW, SOON = 0, 1
+BOTH = (NOW, SOON)
+NOWHERE = -1  # the place of a group that no node has room for, for instance since its node was lost
+
+
+class Room:
+    """Nodes are named by their index. Groups of a job are listed in the order in which they would stay."""
+
+    def __init__(self, nodes: Sequence[Node], policy: Policy, asks: Sequence[Ask]) -> None:
+        self.nodes = nodes
+        self.driver = {"CPU": policy.driver_cpu} if policy.driver_cpu > 0 else {}
+        self.whole = [{n: a - node.others.get(n, 0.0) for n, a in node.resources.items()} for node in nodes]
+        self.left = ([dict(node) for node in self.whole], [dict(node) for node in self.whole])
+        self.total: defaultdict[str, float] = defaultdict(float)
+        for node in nodes:
+            for name, amount in node.resources.items():
+                self.total[name] += amount
+        self._policy = policy
+        self._index = {node.id: at for at, node in enumerate(nodes)}
+        self._used: tuple[Usage, Usage] = (Usage(), Usage())
+        self.groups: dict[str, list[int]] = {}  # job -> where its groups are that stay
+        self._drivers: dict[str, list[int]] = {}
+        active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
+        for known in (True, False):  # what is known to be somewhere, before the rest is packed beside it
+            for ask in active:
+                self._hold(ask, known)
+
+    def _hold(self, ask: Ask, known: bool) -> None:
+        keep = (ask.held + ask.spares) // ask.per_group if ask.stage is Stage.RUNNING else 0
+        all_groups = max(keep, -(-ask.holds // ask.per_group))
+        where = self.groups.setdefault(ask.id, [])
+        if known:
+            places = [self._index.get(id, NOWHERE) for id in ask.places[:all_groups]]
+            for at in (at for at in places if at != NOWHERE):
+                self._move(ask.group, at, -1, BOTH if len(where) < keep else (NOW,))
+                if len(where) < keep:
+                    where.append(at)
+                    self._count(ask, 1, BOTH)
+                else:
+                    self._count(ask, 1, (NOW,))
+            return
+        going = max(0, sum(id in self._index for id in ask.places[:all_groups]) - len(where))
+        lacking = keep - len(where)
+        where += self._put(ask.group, lacking, BOTH, full=True)
+        self._count(ask, lacking, BOTH)
+        rest = max(0, all_groups - keep - going)
+        self._put(ask.group, rest, (NOW,), full=True)
+        self._count(ask, rest, (NOW,))
+        pools = BOTH if ask.stage is Stage.RUNNING else (NOW,)
+        self._drivers[ask.id] = self._put(self.driver, 1, pools, full=True)
+
+    # -- asking
+
+    def fits(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH, driver: bool = True) -> int:
+        """How many of these groups could be placed now, up to `groups`, beside the job's driver."""
+        groups = min(groups, self.allowed(ask, groups, pools))
+        steering = self._put(self.driver, 1, pools) if driver else [NOWHERE]
+        found = self.could(ask.group, groups, pools) if steering else 0
+        self._back(self.driver, steering, pools)
+        return found
+
+    def could(self, group: Resources, groups: int, pools: tuple[int, ...] = BOTH) -> int:
+        """As `fits`, by the nodes alone."""
+        if not group:
+            return groups
+        return min(groups, sum(self._count_on(at, group, pools) for at in range(len(self.nodes))))
+
+    def empty(self, ask: Ask, groups: int) -> int:
+        """How many of these groups could be placed if nothing else ran, up to `groups`."""
+        whole = [dict(node) for node in self.whole]
+        if self.driver:
+            at = max(range(len(whole)), key=lambda at: whole[at].get("CPU", 0.0), default=NOWHERE)
+            if at == NOWHERE or not count(whole[at], self.driver):
+                return 0
+            whole[at]["CPU"] -= self.driver["CPU"]
+        return min(groups, sum(count(node, ask.group) for node in whole)) if ask.group else groups
+
+    def allowed(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH) -> int:
+        """How many of these groups the project's quota allows beside what it uses, up to `groups`."""
+        quota = self._policy.project(ask.project).quota
+        for pool in pools:
+            workers, gpus = self._used[pool].of(ask.project)
+            if quota.workers is not None:
+                groups = min(groups, int(max(0, quota.workers - workers)) // ask.per_group)
+            if quota.gpus is not None and ask.gpus:
+                room = max(0.0, quota.gpus - gpus) + EPSILON
+                groups = min(groups, int(room // (ask.gpus * ask.per_group)))
+        return groups
+
+    def used(self, project: str) -> tuple[int, float]:
+        """(workers, GPUs) that a project's jobs hold or are promised."""
+        return self._used[SOON].of(project)
+
+    def share(self, project: str) -> float:
+        """The project's part of the resource that it has most of, by its weight."""
+        return (
+            share_of(self._used[SOON].resources[project], self.total) / self._policy.project(project).weight
+        )
+
+    # -- handing out
+
+    def take(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH, driver: bool = True) -> bool:
+        """Place all of these groups and the driver, or nothing."""
+        if self.allowed(ask, groups, pools) < groups:
+            return False
+        steering = self._put(self.driver, 1, pools) if driver else [NOWHERE]
+        found = self._put(ask.group, groups, pools) if steering else []
+        if len(found) < groups or not steering:
+            self._back(ask.group, found, pools)
+            self._back(self.driver, steering, pools)
+            return False
+        if driver:
+            self._drivers[ask.id] = steering
+        self.groups.setdefault(ask.id, []).extend(found)
+        self._count(ask, groups, pools)
+        return True
+
+    def drop(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH, driver: bool = True) -> None:
+        """Undo `take`."""
+        where = self.groups[ask.id]
+        self._back(ask.group, where[len(where) - groups :], pools)
+        del where[len(where) - groups :]
+        self._count(ask, -groups, pools)
+        if driver:
+            self._back(self.driver, self._drivers.pop(ask.id), pools)
+
+    def release(self, ask: Ask) -> int:
+        """The last group of a running job will be free soon; returns where it is, for `restore`."""
+        at = self.groups[ask.id].pop()
+        self._back(ask.group, [at], (SOON,))
+        self._count(ask, -1, (SOON,))
+        return at
+
+    def restore(self, ask: Ask, at: int) -> None:
+        if at != NOWHERE:
+            self._move(ask.group, at, -1, (SOON,))
+        self.groups[ask.id].append(at)
+        self._count(ask, 1, (SOON,))
+
+    def release_driver(self, ask: Ask) -> None:
+        self._back(self.driver, self._drivers[ask.id], (SOON,))
+
+    def restore_driver(self, ask: Ask) -> None:
+        for at in self._drivers[ask.id]:
+            if at != NOWHERE:
+                self._move(self.driver, at, -1, (SOON,))
+
+    def keep_for(self, ask: Ask, groups: int) -> None:
+        """A job that must wait for others to end: wherever its groups could go, nobody else may be first."""
+        for at, whole in enumerate(self.whole):
+            for _ in range(min(groups, count(whole, ask.group)) if ask.group else 0):
+                self._move(ask.group, at, -1, (SOON,))
+
+    # -- on the nodes
+
+    def _put(self, group: Resources, groups: int, pools: tuple[int, ...], full: bool = False) -> list[int]:
+        """Place up to `groups`, each where most would fit, on nodes that are there if possible.
+        full: those without a place are put NOWHERE."""
+        if not group:
+            return [NOWHERE] * groups
+        found: list[int] = []
+        counts = [self._count_on(at, group, pools) for at in range(len(self.nodes))] if groups > 0 else []
+        while len(found) < groups:
+            at = max(
+                range(len(counts)),
+                key=lambda at: (counts[at] > 0, not self.nodes[at].new, counts[at]),
+                default=NOWHERE,
+            )
+            if at == NOWHERE or counts[at] == 0:
+                break
+            self._move(group, at, -1, pools)
+            counts[at] -= 1
+            found.append(at)
+        return found + [NOWHERE] * (groups - len(found)) if full else found
+
+    def _back(self, group: Resources, where: Sequence[int], pools: tuple[int, ...]) -> None:
+        for at in where:
+            if at != NOWHERE:
+                self._move(group, at, 1, pools)
+
+    def _move(self, group: Resources, at: int, sign: int, pools: tuple[int, ...]) -> None:
+        for pool in pools:
+            node = self.left[pool][at]
+            for name, amount in group.items():
+                node[name] = node.get(name, 0.0) + sign * amount
+
+    def _count_on(self, at: int, group: Resources, pools: tuple[int, ...]) -> int:
+        return min(count(self.left[pool][at], group) for pool in pools)
+
+    def _count(self, ask: Ask, groups: int, pools: tuple[int, ...]) -> None:
+        for pool in pools:
+            self._used[pool].add(ask, groups * ask.per_group)
+
+
+class Usage:
+    """What the projects use."""
+
+    def __init__(self) -> None:
+        self.workers: defaultdict[str, int] = defaultdict(int)
+        self.resources: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+    def add(self, ask: Ask, workers: int) -> None:
+        self.workers[ask.project] += workers
+        for name, amount in ask.worker.items():
+            self.resources[ask.project][name] += amount * workers
+
+    def of(self, project: str) -> tuple[int, float]:
+        return self.workers[project], self.resources[project]["GPU"]
+
+
+def share_of(resources: Resources, total: Mapping[str, float]) -> float:
+    """The dominant share: the largest part of any resource."""
+    return max((amount / total[n] for n, amount in resources.items() if total.get(n, 0.0) > 0), default=0.0)
+
+
+def count(node: Resources, group: Resources) -> int:
+    """How many such groups fit on what is left of a node."""
+    return max(0, int(min((node.get(name, 0.0) + EPSILON) // amount for name, amount in group.items())))
