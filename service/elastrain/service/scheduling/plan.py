@@ -137,6 +137,7 @@ class _Round:
         reclaimed = make_room(ask, groups, driver, running, self._room)
         if reclaimed is None:
             return None
+        self._hopeless.clear()  # now and then a whole group more came free than was needed
         by_id = {other.id: other for other in running}
         for id in reclaimed.preempted:
             self._plan.answers[id] = Preempt(

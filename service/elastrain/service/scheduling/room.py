@@ -37,9 +37,11 @@ class Room:
         self.groups: dict[str, list[int]] = {}  # job -> where its groups are that stay
         self._drivers: dict[str, list[int]] = {}
         active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
-        for known in (True, False):  # what is known to be somewhere, before the rest is packed beside it
-            for ask in active:
-                self._hold(ask, known)
+        for ask in active:
+            self._hold(ask, known=True)
+        # the rest is packed beside what is known to be somewhere, the largest groups first
+        for ask in sorted(active, key=lambda ask: (-share_of(ask.group, self.total), ask.id)):
+            self._hold(ask, known=False)
 
     def _hold(self, ask: Ask, known: bool) -> None:
         keep = (ask.held + ask.spares) // ask.per_group if ask.stage is Stage.RUNNING else 0
@@ -171,7 +173,10 @@ class Room:
 
     def _put(self, group: Resources, groups: int, pools: tuple[int, ...], full: bool = False) -> list[int]:
         """Place up to `groups`, each where most would fit, on nodes that are there if possible.
-        full: those without a place are put NOWHERE."""
+
+        full: those without a place are NOWHERE, and taken from all nodes in pieces: wherever they really
+        are, the whole is not promised twice.
+        """
         if not group:
             return [NOWHERE] * groups
         found: list[int] = []
@@ -187,7 +192,20 @@ class Room:
             self._move(group, at, -1, pools)
             counts[at] -= 1
             found.append(at)
-        return found + [NOWHERE] * (groups - len(found)) if full else found
+        if full:
+            for _ in range(groups - len(found)):
+                found.append(NOWHERE)
+                self._charge(group, pools)
+        return found
+
+    def _charge(self, group: Resources, pools: tuple[int, ...]) -> None:
+        for pool in pools:
+            for name, amount in group.items():
+                for node in self.left[pool]:
+                    piece = min(amount, max(0.0, node.get(name, 0.0)))
+                    if piece > 0:
+                        node[name] -= piece
+                        amount -= piece
 
     def _back(self, group: Resources, where: Sequence[int], pools: tuple[int, ...]) -> None:
         for at in where:

@@ -55,7 +55,7 @@ def over_quota(ask: Ask, room: Room, policy: Policy) -> Wait:
 def promised(ask: Ask, room: Room, givers: Sequence[Ask]) -> Wait:
     """What it needs is kept for it and comes back from others. Asked before it was taken."""
     least = ask.min + ask.spares
-    now = room.fits(ask, least // ask.per_group, (NOW,)) * ask.per_group
+    now = room.fits(ask, least // ask.per_group) * ask.per_group
     message = f"It needs {needs(ask)}; it starts once {_names(givers)} gave back what it lacks"
     return Wait(Reason.NO_CAPACITY, message, least - now)
 

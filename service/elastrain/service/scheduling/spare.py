@@ -24,6 +24,8 @@ LEAST_GAIN = 0.1
 WORTHWHILE = 0.5
 # how much more a worker must be worth to another job, to be moved for that alone
 CLEAR_GAIN = 0.25
+# by how much the limits are lower for workers that the job has already
+KEPT_LIMIT = 0.15
 # a job that was shrunk is not grown, and one that was changed gives nothing up for others' gain, for so long
 SETTLE_S = 60.0
 # a job is not grown more often
@@ -39,7 +41,7 @@ def hand_out(
     workers: what each has after the minima were served. What they get is taken from the room."""
     ideal = _ideal(jobs, workers, room)
     growing = [ask for ask in jobs if ask.id not in shrinking and may_grow(ask, policy.now)]
-    return {**workers, **_pour(growing, workers, ideal, room, BOTH)}, ideal
+    return {**workers, **_pour(growing, workers, ideal, workers, room, BOTH)}, ideal
 
 
 def to_move(
@@ -81,7 +83,7 @@ def _ideal(jobs: Sequence[Ask], workers: Mapping[str, int], room: Room) -> dict[
         while start[ask.id] - ask.per_group >= ask.min:
             released.append((ask, room.release(ask)))
             start[ask.id] -= ask.per_group
-    found = _pour(jobs, start, None, room, (SOON,))
+    found = _pour(jobs, start, None, workers, room, (SOON,))
     for ask in jobs:
         if more := (found[ask.id] - start[ask.id]) // ask.per_group:
             room.drop(ask, more, (SOON,), driver=False)
@@ -94,18 +96,20 @@ def _pour(
     jobs: Sequence[Ask],
     workers: Mapping[str, int],
     ideal: Mapping[str, int] | None,
+    kept: Mapping[str, int],
     room: Room,
     pools: tuple[int, ...],
 ) -> dict[str, int]:
-    """Group by group to whoever is first, until nobody can take one more."""
+    """Group by group to whoever is first, until nobody can take one more. kept: what jobs have already."""
     have = dict(workers)
     queues: dict[tuple[str, int], list[Entry]] = {}
 
     def push(ask: Ask) -> None:
-        gain = _next(ask, have[ask.id])
-        if have[ask.id] + ask.per_group <= ask.max and gain >= LEAST_GAIN:
+        gain, has = _next(ask, have[ask.id]), have[ask.id] < kept[ask.id]
+        limit = gain + KEPT_LIMIT * has
+        if have[ask.id] + ask.per_group <= ask.max and limit >= LEAST_GAIN:
             served = ideal is not None and have[ask.id] >= ideal[ask.id]
-            entry = (served, gain < WORTHWHILE, -gain, ask.since, ask.id)
+            entry = (served, limit < WORTHWHILE, -gain, ask.since, ask.id)
             heapq.heappush(queues.setdefault((ask.project, -ask.priority), []), entry)
 
     def rank(key: tuple[str, int]) -> tuple[Any, ...]:
