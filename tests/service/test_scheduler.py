@@ -177,8 +177,21 @@ def test_an_elastic_job_shrinks_for_one_that_waits_and_nothing_is_promised_twice
     assert isinstance(answers([giving, ask("new", min=2)], nodes(4), now=1001.0)["new"], Wait)
     late = ask("late", since=9.0)
     assert waits(answers([giving, ask("new", min=2), late], nodes(4))["late"]).short_of == 1
+    known = replace(giving, places=("n0",) * 4)
+    assert "once big" in waits(answers([known, ask("new", min=2)], nodes(4), now=1001.0)["new"]).message
     gave = replace(giving, holds=2)
     assert workers(answers([gave, ask("new", min=2)], nodes(4), now=1001.0)) == {"big": 2, "new": 2}
+
+
+def test_lower_priority_shrinks_first_then_the_project_with_most_then_what_is_worth_least() -> None:
+    def shrinks(*running: Ask) -> list[str]:
+        made = answers([*running, ask("new", project="n")], nodes(sum(job.held for job in running)))
+        return [job.id for job in running if made[job.id] != Grant(job.held)]
+
+    assert shrinks(runs("a", 2, priority=1, curve=SATURATED), runs("b", 2)) == ["b"]
+    assert shrinks(runs("a", 2, project="p"), runs("b", 3, project="q")) == ["b"]
+    assert shrinks(runs("a", 3, project="p"), runs("b", 2, project="q")) == ["a"]
+    assert shrinks(runs("a", 3, curve=LINEAR), runs("b", 3, curve=SATURATED)) == ["b"]
 
 
 def test_nobody_shrinks_in_vain() -> None:
@@ -282,6 +295,7 @@ def test_workers_move_to_where_they_gain_clearly_more_once_things_have_settled()
 
 def test_jobs_that_are_nearly_level_are_left_alone() -> None:
     assert workers(answers([runs("a", 3), runs("b", 2)], nodes(5))) == {"a": 3, "b": 2}
+    assert workers(answers([runs("a", 4), runs("b", 1)], nodes(5))) == {"a": 4, "b": 1}
     assert workers(answers([runs("a", 5, max=9), runs("b", 1)], nodes(6))) == {"a": 3, "b": 1}
 
 
