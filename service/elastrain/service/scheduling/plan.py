@@ -148,10 +148,7 @@ class _Round:
             self._workers[id] -= lost * by_id[id].per_group
             self._whys[id] = f"for {ask.title}, which needs {needs(ask)}"
         givers = [*leaving, *(by_id[id] for id in (*reclaimed.shrunk, *reclaimed.preempted))]
-        self._room.drop(ask, groups, (SOON,), driver)
-        said = promised(ask, self._room, givers)
-        self._room.take(ask, groups, (SOON,), driver)
-        return said
+        return Wait(said.reason, promised(ask, self._room, givers).message, said.short_of)
 
     def _gives(self, other: Ask) -> bool:
         return other.stage is Stage.LEAVING or (
