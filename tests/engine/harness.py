@@ -81,6 +81,7 @@ class Run:
     spec: dict[str, Any]
     workers: tuple[int, int]
     number: int = 1
+    job: str = "job"
     faults: list[tuple[int, Fault]] = field(default_factory=list)
     facts: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -111,7 +112,7 @@ class Run:
         self.launcher = self.launch(self.folder / "logs")
         self.attempt = Attempt(
             spec=parse_spec(self.spec),
-            job="job",
+            job=self.job,
             attempt=self.number,
             storage=self.storage,
             launcher=self.launcher,
@@ -173,7 +174,9 @@ class Run:
     def tensors(self, step: int | None = None) -> dict[str, Any]:
         """The exported model."""
         step = self.attempt.checkpoints.steps()[-1] if step is None else step
-        return load_file(self.folder / "objects/jobs/job/checkpoints" / f"{step:010d}" / "model.safetensors")
+        return load_file(
+            self.folder / f"objects/jobs/{self.job}/checkpoints/{step:010d}" / "model.safetensors"
+        )
 
     def active(self) -> list[str]:
         return list(self.attempt.machine.members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -157,8 +158,8 @@ class FakeAttempt:
     def scale(self, minimum: int, target: int) -> None:
         self.orders.append(("scale", minimum, target))
 
-    def checkpoint(self) -> None:
-        self.orders.append("checkpoint")
+    def checkpoint(self, number: int) -> None:
+        self.orders.append(("checkpoint", number))
 
     def finish(self, why: Any, message: str | None = None) -> None:
         self.orders.append(why)
@@ -238,7 +239,24 @@ async def test_the_service_scales_asks_for_a_checkpoint_and_pauses(driver: Drive
     tell({**DESIRED, "version": 3, "workers": workers, "checkpoint_no": 1})
     tell({**DESIRED, "version": 4, "workers": workers, "checkpoint_no": 1, "desired": "pause"})
     assert (await running).outcome == "paused"
-    assert FakeAttempt.now.orders == [("scale", 2, 3), "checkpoint", "paused"]
+    assert FakeAttempt.now.orders == [("scale", 2, 3), ("checkpoint", 1), "paused"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("done", "orders"), [({}, []), ({"checkpoint_done": 1}, [("checkpoint", 3)])])
+async def test_a_request_for_a_checkpoint_that_the_attempt_before_left_open_is_taken_over(
+    driver: Driver, done: dict[str, int], orders: list[Any]
+) -> None:
+    desired = {**DESIRED, "checkpoint_no": 3, **done}
+    driver = Driver(
+        TICKET, dataclasses.replace(driver._claim, desired=desired), driver._storage, driver._log_file
+    )
+    running = asyncio.ensure_future(run(driver))
+    await asyncio.sleep(0.1)
+    FakeReporter.now.on_desired({**desired, "version": 2})
+    assert FakeAttempt.now.orders == orders
+    FakeReporter.now.on_desired({**desired, "version": 3, "desired": "cancel"})
+    await running
 
 
 @pytest.mark.anyio

@@ -16,6 +16,7 @@ from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.membership import Phase
 from elastrain.trainers.messages import Event, Json
 from elastrain.trainers.opener import Opener
+from elastrain.trainers.spec_source import NoSource
 from elastrain.trainers.storage import StorageError
 from trainers.stage import Stage
 
@@ -24,6 +25,8 @@ WAIT_S = 10.0
 
 class Checkpoints:
     """`newest` does as a test says, in a thread, as storage does."""
+
+    job = "j1"
 
     def __init__(self) -> None:
         self.answers: list[int | StorageError] = []
@@ -38,7 +41,11 @@ class Checkpoints:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, StorageError):
             raise answer
-        return "folder", {"attempt": 1, "cursor": Cursor(step=answer, updates=answer).to_json()}
+        return "folder", {
+            "job": self.job,
+            "attempt": 1,
+            "cursor": Cursor(step=answer, updates=answer).to_json(),
+        }
 
     def set_aside(self, step: int, why: str) -> None:
         assert self.may_answer.wait(WAIT_S)
@@ -70,11 +77,11 @@ class Scene:
         self.checkpoints, self.coordinator = Checkpoints(), Coordinator()
         self.checkpoints.answers = list(answers)
         self.fed: list[Event] = []
-        self.given_up: asyncio.Queue[str] = asyncio.Queue()
+        self.given_up: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.stage.arrive("w0", "w1")
         self.stage.seal().arrive()
         parts: Any = (self.stage.machine, self.coordinator, self.checkpoints, Tally())
-        self.opener = Opener(*parts, self.fed.append, self.given_up.put_nowait)
+        self.opener = Opener(*parts, self.fed.append, lambda *why: self.given_up.put_nowait(why))
 
     def opening(self) -> m.Open:
         machine = self.stage.machine
@@ -118,7 +125,8 @@ def test_a_store_that_stays_away_ends_the_attempt_and_not_the_driver(monkeypatch
     async def scene() -> None:
         it = Scene(StorageError("unavailable", "no route"))
         it.opener.open(it.opening())
-        assert "no route" in await it.given_up.get()
+        why, by = await it.given_up.get()
+        assert "no route" in why and by == "infrastructure"
         assert it.fed == []
 
     play(scene)
@@ -129,7 +137,42 @@ def test_an_error_that_nobody_thought_of_ends_the_attempt_too(monkeypatch: pytes
         it = Scene(7)
         monkeypatch.setattr(it.checkpoints, "newest", lambda: ("folder", {"attempt": 1}))
         it.opener.open(it.opening())
-        assert "KeyError: 'cursor'" in await it.given_up.get()
+        why, by = await it.given_up.get()
+        assert "KeyError: 'cursor'" in why and by == "service"
+
+    play(scene)
+
+
+def test_a_job_that_has_nothing_to_begin_from_is_failed_as_its_users_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        it = Scene(7)
+
+        def nothing() -> None:
+            raise NoSource("resume_from j-1@7: checkpoint 7 cannot be used")
+
+        monkeypatch.setattr(it.checkpoints, "newest", nothing)
+        it.opener.open(it.opening())
+        why, by = await it.given_up.get()
+        assert "resume_from j-1@7" in why and by == "user"
+        assert it.coordinator.told.empty()
+
+    play(scene)
+
+
+def test_another_jobs_checkpoint_is_where_to_begin_and_is_not_saved_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        it.checkpoints.job = "another"
+        found = it.checkpoints.newest()
+        it.checkpoints.job = "j1"
+        monkeypatch.setattr(it.checkpoints, "newest", lambda: found)
+        it.opener.open(it.opening())
+        assert (await it.coordinator.told.get())["step"] == 7
+        assert it.fed == [m.Restored(7, own=False)]
 
     play(scene)
 

@@ -158,7 +158,6 @@ def test_a_wrong_value_is_refused_where_it_stands(changes: dict[str, Any], point
         ({"requirements": ["pandas"]}, "/requirements"),
         ({"image": "me/mine:1"}, "/image"),
         ({"secrets": ["TOKEN"]}, "/secrets"),
-        ({"resume_from": "j1@10"}, "/resume_from"),
         ({"kind": "ray_train"}, "/kind"),
     ],
 )

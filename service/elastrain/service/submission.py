@@ -12,6 +12,7 @@ from elastrain.service.clock import Clock
 from elastrain.service.errors import FieldError, Forbidden, Invalid
 from elastrain.service.finding import find
 from elastrain.service.idempotency import Once
+from elastrain.service.origins import begun_from
 from elastrain.service.packages import Packages
 from elastrain.service.store import Store, Tx, feed, installation, jobs
 from elastrain.service.store.rows import JobRow
@@ -72,8 +73,8 @@ class Submission:
     def dry_run(self, data: Mapping[str, Any], actor: Actor) -> Json:
         spec = self._checked(data, actor)
         self._package_must_exist(spec, actor)
-        dumped = spec.model_dump(mode="json")
         with self._store.read() as tx:
+            dumped = begun_from(tx, spec, actor).model_dump(mode="json")
             seen = installation.read(tx, "cluster")
             alive = jobs.alive(tx)
         ask = scheduler.new_ask("(this job)", spec.name, dumped)
@@ -106,6 +107,7 @@ class Submission:
 
     def _insert(self, tx: Tx, spec: JobSpec, actor: Actor) -> JobRow:
         self._package_must_exist(spec, actor)
+        spec = begun_from(tx, spec, actor)
         now = self._clock.now()
         id = ids.new_job_id(now)
         while jobs.taken(tx, id):

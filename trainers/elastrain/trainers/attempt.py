@@ -26,6 +26,7 @@ from elastrain.trainers.opener import Opener
 from elastrain.trainers.roster import State
 from elastrain.trainers.saving import Saving
 from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.spec_source import NoSource
 from elastrain.trainers.storage import Storage
 from elastrain.trainers.tally import Tally
 
@@ -78,7 +79,7 @@ class Attempt:
         self.saving = Saving(self.checkpoints, self.machine.progress, self._feed, spec.checkpoint.every_s)
         self.tally = Tally(spec, sink)
         self.opener = Opener(
-            self.machine, self.coordinator, self.checkpoints, self.tally, self._feed, self._no_storage
+            self.machine, self.coordinator, self.checkpoints, self.tally, self._feed, self._no_checkpoint
         )
         self._address = ""
         self._members: dict[int, tuple[str, ...]] = {}  # generation -> workers by rank
@@ -95,9 +96,9 @@ class Attempt:
         """End the attempt: after a checkpoint, or at once if cancelled."""
         self._feed(m.Finish(why, message))
 
-    def checkpoint(self) -> None:
-        """Make a checkpoint at the next boundary."""
-        self._feed(m.CheckpointWanted("asked for"))
+    def checkpoint(self, number: int) -> None:
+        """Make a checkpoint at the next boundary, and tell that request `number` is fulfilled."""
+        self.saving.ask(number)
 
     # ---- its life ---------------------------------------------------------------------------
 
@@ -106,9 +107,13 @@ class Attempt:
         self._loop = asyncio.get_running_loop()
         self._outcome = self._loop.create_future()
         self._address = await self.coordinator.open(self.host)
-        found = await asyncio.to_thread(self.checkpoints.newest)
+        try:
+            found = await asyncio.to_thread(self.checkpoints.newest)
+        except NoSource as error:
+            await self.coordinator.close()
+            return Outcome("failed", 0, "user", str(error))
         if found is not None:
-            self._feed(m.Restored(found[1]["step"]))
+            self._feed(m.Restored(found[1]["step"], own=found[1]["job"] == self.job))
         self.tally.progress("starting", self.machine)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -180,10 +185,9 @@ class Attempt:
                 raise
             self._outcome.set_exception(error)
 
-    def _no_storage(self, why: str) -> None:
+    def _no_checkpoint(self, why: str, by: m.Blamed) -> None:
         if self._outcome is not None and not self._outcome.done():
-            step = self.machine.progress.step
-            self._outcome.set_result(Outcome("failed", step, "infrastructure", why))
+            self._outcome.set_result(Outcome("failed", self.machine.progress.step, by, why))
 
     def _emit(self, fact: Json) -> None:
         """A fact from any thread: manifests are written in one, and the sink is promised this loop."""

@@ -11,6 +11,7 @@ from elastrain.trainers.data import Plan
 from elastrain.trainers.facts import event, now
 from elastrain.trainers.messages import Json
 from elastrain.trainers.spec import JobSpec, spec_digest
+from elastrain.trainers.spec_source import NoSource, Source
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
 
 FORMAT = 1
@@ -39,6 +40,7 @@ class Checkpoints:
         self.root = f"jobs/{job}/checkpoints"
         self.pending: dict[tuple[int, int], Pending] = {}
         self.plan: Plan | None = None
+        self.source_step: int | None = None  # of the other job's checkpoint, once that was offered
 
     # ---- saving -----------------------------------------------------------------------------
 
@@ -140,41 +142,54 @@ class Checkpoints:
 
     # ---- finding ----------------------------------------------------------------------------
 
-    def steps(self) -> list[int]:
+    def steps(self, root: str | None = None) -> list[int]:
         """Steps that have a manifest, in order, of all attempts of the job."""
-        found = []
-        for entry in self.storage.list(self.root):
-            folder, _, name = entry.key.removeprefix(f"{self.root}/").partition("/")
+        root, found = root or self.root, []
+        for entry in self.storage.list(root):
+            folder, _, name = entry.key.removeprefix(f"{root}/").partition("/")
             if name == "manifest.json" and folder.isdigit():
                 found.append(int(folder))
         return sorted(found)
 
-    def read(self, step: int) -> Json | None:
+    def read(self, step: int, root: str | None = None) -> Json | None:
         try:
-            manifest = json.loads(self.storage.get(f"{self._prefix(step)}/manifest.json"))
+            manifest = json.loads(self.storage.get(f"{_folder(root or self.root, step)}/manifest.json"))
         except (NotFound, ValueError):
             return None
         return manifest if isinstance(manifest, dict) else None
 
     def newest(self) -> tuple[str, Json] | None:
-        """(folder, manifest) of the newest checkpoint whose files are all there in full length. Worse ones
-        are set aside, with an event each. Contents are verified by whoever loads them."""
+        """(folder, manifest) of the newest checkpoint whose files are all there in full length; without one,
+        of that which the spec says to begin from. Worse ones are set aside, with an event each. Contents are
+        verified by whoever loads them. Raises StorageError; NoSource if there is nothing to begin from."""
         for step in reversed(self.steps()):
-            why = self._fault_of(step)
-            if why is None:
-                manifest = self.read(step)
-                assert manifest is not None
+            manifest = self.read(step)
+            why = self._fault_of(manifest, step, self.root)
+            if why is None and manifest is not None:
                 return self._prefix(step), manifest
-            self.set_aside(step, why)
-        return None
+            self.set_aside(step, why or "its manifest cannot be read")
+        return self._source() if self.spec.resume_from else None
 
-    def _fault_of(self, step: int) -> str | None:
-        manifest = self.read(step)
+    def _source(self) -> tuple[str, Json]:
+        """The other job's checkpoints are only read: they are not ours to set aside."""
+        source = Source.parse(self.spec.resume_from or "")
+        root = f"jobs/{source.job}/checkpoints"
+        step = source.step if source.step is not None else max(self.steps(root), default=None)
+        if step is None:
+            raise NoSource(f"resume_from {source}: that job has no checkpoint")
+        manifest = self.read(step, root)
+        why = self._fault_of(manifest, step, root)
+        if why is not None or manifest is None:
+            raise NoSource(f"resume_from {source}: checkpoint {step} cannot be used: {why}")
+        self.source_step = step
+        return _folder(root, step), manifest
+
+    def _fault_of(self, manifest: Json | None, step: int, root: str) -> str | None:
         if manifest is None or manifest.get("format") != FORMAT or manifest.get("step") != step:
-            return "its manifest cannot be read"
+            return "its manifest is not there or cannot be read"
         for file in manifest["files"]:
             try:
-                size = self.storage.size(f"{self._prefix(step)}/{file['name']}")
+                size = self.storage.size(f"{_folder(root, step)}/{file['name']}")
             except NotFound:
                 return f"{file['name']} is missing"
             if size != file["bytes"]:
@@ -182,8 +197,13 @@ class Checkpoints:
         return None
 
     def set_aside(self, step: int, why: str) -> None:
-        """A bad checkpoint: move its manifest away, so that the step can be saved again."""
+        """A bad checkpoint: move its manifest away, so that the step can be saved again.
+
+        Raises NoSource if it is the other job's that this one was to begin from.
+        """
         manifest = self.read(step)
+        if manifest is None and step == self.source_step:
+            raise NoSource(f"resume_from {self.spec.resume_from}: checkpoint {step} cannot be loaded: {why}")
         source = f"{self._prefix(step)}/manifest.json"
         try:
             self.storage.move(source, f"{self._prefix(step)}/manifest.bad-{self.attempt}.json")
@@ -195,7 +215,11 @@ class Checkpoints:
             self.emit(self._fact(manifest, "bad"))
 
     def _prefix(self, step: int) -> str:
-        return f"{self.root}/{step:010d}"
+        return _folder(self.root, step)
+
+
+def _folder(root: str, step: int) -> str:
+    return f"{root}/{step:010d}"
 
 
 def state_digest(model: Json, digests: list[list[tuple[int, str]]]) -> str:

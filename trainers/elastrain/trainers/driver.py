@@ -52,6 +52,9 @@ class Driver:
         self._folder = f"jobs/{ticket.job}/attempts/{ticket.attempt}"
         self._log_file = log_file
         self._desired: Mapping[str, Any] = granted.desired
+        # requests up to this one were fulfilled by attempts before; a service that does not say asks for none
+        done = granted.desired.get("checkpoint_done", granted.desired["checkpoint_no"])
+        self._checkpoint_no = int(done)
         self._attempt: Attempt | None = None
         self._began = False  # no process before this one began this attempt
         self._early_end: tuple[str, str | None] | None = None  # an order that came before the attempt
@@ -180,11 +183,13 @@ class Driver:
         if desired["workers"] != before["workers"]:
             workers = desired["workers"]
             self._attempt.scale(int(workers["min"]), int(workers["target"]))
-        if int(desired["checkpoint_no"]) > int(before["checkpoint_no"]):
-            self._attempt.checkpoint()
         self._obey()
 
     def _obey(self) -> None:
+        number = int(self._desired["checkpoint_no"])
+        if number > self._checkpoint_no and self._attempt is not None:
+            self._checkpoint_no = number
+            self._attempt.checkpoint(number)
         if end := ENDS.get(self._desired["desired"]):
             self._end(end, None)
 

@@ -89,9 +89,9 @@ class Machine:
                 self._want_checkpoint()
             case m.CheckpointSaved(step):
                 self.progress.saved(step)
-            case m.Restored(step):
+            case m.Restored(step, own):
                 self.generation.opened_at = step
-                rollback = self.progress.restored(step)
+                rollback = self.progress.restored(step, own)
                 if rollback is not None:
                     self._out.append(rollback)
             case _:

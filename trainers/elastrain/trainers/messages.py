@@ -154,9 +154,8 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class Restored:
-    """The checkpoint that an opening with `restore` loads is of this step; 0: it begins from the seed."""
-
-    step: int
+    step: int  # of the checkpoint that an opening with `restore` loads; 0: it begins from the seed
+    own: bool = True  # this job's: another one's does not count as saved
 
 
 @dataclass(frozen=True)

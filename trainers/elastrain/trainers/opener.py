@@ -20,6 +20,7 @@ from elastrain.trainers.facts import event
 from elastrain.trainers.membership import Machine, Phase
 from elastrain.trainers.messages import Event, Json
 from elastrain.trainers.opening import thin
+from elastrain.trainers.spec_source import NoSource
 from elastrain.trainers.storage import StorageError
 from elastrain.trainers.tally import Tally
 
@@ -39,9 +40,9 @@ class Opener:
         checkpoints: Checkpoints,
         tally: Tally,
         feed: Callable[[Event], None],
-        give_up: Callable[[str], None],
+        give_up: Callable[[str, m.Blamed], None],
     ) -> None:
-        """give_up: ends the attempt, since the storage cannot be used; is told why."""
+        """give_up: ends the attempt, since no checkpoint can be had; is told why, and whose fault it is."""
         self.machine, self.coordinator, self.checkpoints = machine, coordinator, checkpoints
         self.tally, self.feed, self.give_up = tally, feed, give_up
         self._members: dict[int, list[Json]] = {}  # generation -> {worker, group, node, address} by rank
@@ -69,16 +70,20 @@ class Opener:
             async with self._storage:
                 found = await self._patiently(self.checkpoints.newest)
         except StorageError as error:
-            self.give_up(f"no checkpoint could be looked for, for {PATIENCE_S:.0f} s: {error}")
+            why = f"no checkpoint could be looked for, for {PATIENCE_S:.0f} s: {error}"
+            self.give_up(why, "infrastructure")
             return
         prefix, manifest = found if found is not None else ("", None)
         cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
         if self.machine.phase is Phase.FORMING and self.machine.generation.number == action.generation:
             self.tally.restored(cursor)
-            self.feed(m.Restored(cursor.step))
+            own = manifest is None or manifest["job"] == self.checkpoints.job
+            self.feed(m.Restored(cursor.step, own))
             if manifest is not None:
-                text = f"checkpoint {cursor.step} of attempt {manifest['attempt']} is loaded"
-                self.checkpoints.emit(event("checkpoint.restored", text, {"step": cursor.step}))
+                of = f"attempt {manifest['attempt']}" if own else f"job {manifest['job']}"
+                data = {"step": cursor.step} | ({} if own else {"job": manifest["job"]})
+                text = f"checkpoint {cursor.step} of {of} is loaded"
+                self.checkpoints.emit(event("checkpoint.restored", text, data))
         # also if the generation is over by now: who was never told of it could not report that
         self.tell(action, cursor.step, {"prefix": prefix, "manifest": manifest})
 
@@ -110,9 +115,11 @@ class Opener:
         """Everybody waits for this: an error that nobody thought of must not be kept in a task."""
         try:
             await work
+        except NoSource as error:
+            self.give_up(str(error), "user")
         except Exception as error:
             log.exception("a checkpoint could not be offered")
-            self.give_up(f"elastrain's own code raised {type(error).__name__}: {error}")
+            self.give_up(f"elastrain's own code raised {type(error).__name__}: {error}", "service")
 
     # ---- telling ----------------------------------------------------------------------------
 

@@ -31,10 +31,10 @@ class Progress:
         self.step, self.record, self.begun = step, (step, record), True
         return accepted
 
-    def restored(self, step: int) -> m.Say | None:
+    def restored(self, step: int, own: bool = True) -> m.Say | None:
         """Back at `step`, that of a checkpoint or 0: nothing newer is left."""
         lost = self.step
-        self.step, self.record, self.saved_step = step, None, step or None
+        self.step, self.record, self.saved_step = step, None, (step or None) if own else None
         if self.checkpoint_wanted is not None:
             self.checkpoint_wanted = min(self.checkpoint_wanted, step)
         lost_or_not = "were lost together" if not self.distrusted else "did not agree"

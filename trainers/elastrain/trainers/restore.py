@@ -93,9 +93,16 @@ class Files:
 def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> None:
     _take_model(replica, files.read("model.safetensors"), files.manifest["step"])
     replica.begin(ownership, rank)
+    if replica.rule.slots and not files.manifest["parts"]:
+        why = f"there is no {', '.join(replica.rule.slots)} in it: it was saved by another kind of optimizer"
+        raise BadCheckpoint(files.manifest["step"], "manifest.json", why)
     for part in files.manifest["parts"]:
         if replica.rule.slots:
-            _take_state(replica, part["ranges"], files.read(part["file"]))
+            state = files.read(part["file"])
+            if missing := [slot for slot in replica.rule.slots if slot not in state]:
+                why = f"it has no {', '.join(missing)}: it was saved by another kind of optimizer"
+                raise BadCheckpoint(files.manifest["step"], part["file"], why)
+            _take_state(replica, part["ranges"], state)
     replica.cursor = Cursor.from_json(files.manifest["cursor"])
 
 
@@ -108,6 +115,10 @@ def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None
             )
         value.copy_(tensors[name])
     for name, base in replica.model.buffers.base.items():
+        if name not in tensors or tensors[name].shape != base.shape:
+            raise BadCheckpoint(
+                step, "model.safetensors", f"buffer {name} is not there as {tuple(base.shape)}"
+            )
         base.copy_(tensors[name])
     replica.model.buffers.reset()
     replica.touched = True

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from elastrain.trainers import messages as m
 from elastrain.trainers.checkpoints import Checkpoints, Pending
-from elastrain.trainers.facts import event
+from elastrain.trainers.facts import event, now
 from elastrain.trainers.messages import Event, Json
 from elastrain.trainers.storage import StorageError
 
@@ -24,6 +24,7 @@ class Steps(Protocol):
     """What the machine knows of saved steps."""
 
     saved_step: int | None
+    checkpoint_wanted: int | None
 
 
 class Saving:
@@ -34,6 +35,8 @@ class Saving:
     ) -> None:
         self.checkpoints, self.steps, self.feed, self.every_s = checkpoints, steps, feed, every_s
         self.closed = False
+        self._asked = 0  # the newest request, by its number
+        self._acknowledged = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_s = time.monotonic()
 
@@ -42,6 +45,11 @@ class Saving:
         if self.every_s is not None and time.monotonic() - self._last_s > self.every_s:
             self._last_s = time.monotonic()
             self.feed(m.CheckpointWanted("every_s"))
+
+    def ask(self, number: int) -> None:
+        """A request from outside; once what there was to save then is saved, the service hears its number."""
+        self._asked = max(self._asked, number)
+        self.feed(m.CheckpointWanted(f"request {number}"))
 
     def part(self, said: Json, workers: tuple[str, ...] | None, gone: set[str]) -> None:
         """A rank is done; workers: of its generation, by rank. gone: who uploads nothing any more."""
@@ -65,6 +73,10 @@ class Saving:
             return
         self._last_s = time.monotonic()
         self.feed(m.CheckpointSaved(pending.step))
+        if self._acknowledged < self._asked and self.steps.checkpoint_wanted is None:
+            self._acknowledged = self._asked
+            said = {"number": self._asked, "step": pending.step}
+            self.checkpoints.emit({"kind": "checkpoint_done", "at": now(), **said})
 
     def lost(self, worker: str) -> None:
         """A worker is gone, and what it had not uploaded with it."""

@@ -39,6 +39,7 @@ from elastrain.trainers.spec_optimizers import (
     RMSpropSpec,
     SGDSpec,
 )
+from elastrain.trainers.spec_source import Source as Source
 from elastrain.trainers.spec_support import contradictions, unsupported, worker_range
 
 __all__ = [
@@ -198,9 +199,7 @@ class JobSpec(Section):
     requirements: list[str] = Field(default_factory=list, description="pip requirements of the code.")
     image: str | None = Field(default=None, description="Container image for the workers.")
     retries: Count = Field(default=3, description="New attempts without progress before the job fails.")
-    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = Field(
-        default=0, description="Higher goes first."
-    )
+    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = Field(default=0, description="Higher first.")
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict, description="Environment variables of the workers; not for secrets."
     )
@@ -258,6 +257,7 @@ def spec_digest(spec: JobSpec) -> str:
     """sha256 over what decides the result: equal digests promise equal bits on the same kind of device."""
     dumped = spec.model_dump(mode="json")
     kept = {field: dumped[field] for field in _DECIDES_THE_RESULT}
+    kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
     kept["resources"] = {field: dumped["resources"][field] for field in ("cpu", "gpu")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -75,7 +75,6 @@ _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     ("requirements", _is([]), "install them where the workers run, and leave it out"),
     ("image", _is(None), "leave it out; workers run in the cluster's own image"),
     ("secrets", _is([]), "leave it out"),
-    ("resume_from", _is(None), "leave it out; a job resumes from its own checkpoints"),
 ]
 
 

@@ -1,0 +1,67 @@
+"""`resume_from`: what is not there, not yours or does not fit is refused at the door."""
+
+from typing import Any
+
+import pytest
+
+from elastrain.service.auth import Actor
+from elastrain.service.errors import Invalid
+from world import ADMIN, SPEC, World
+
+VISION = Actor("t-member", "mia", "member", "vision")
+
+
+@pytest.fixture
+def source(world: World) -> str:
+    id, driver = world.running()
+    driver.saves(20)
+    driver.saves(40)
+    driver.post({"kind": "checkpoint", "step": 60, "state": "bad", "bytes": 10, "files": []})
+    driver.ends("succeeded")
+    world.round()
+    return id
+
+
+def test_the_newest_good_checkpoint_or_that_of_a_step_is_settled_at_the_submit(
+    world: World, source: str
+) -> None:
+    for text, settled in ((source, 40), (source[2:], 40), (f"{source}@20", 20)):
+        id = world.submit(resume_from=text)
+        assert world.job(id)["spec"]["resume_from"] == f"{source}@{settled}"
+    dry = world.control.dry_run({**SPEC, "resume_from": source}, actor=ADMIN)
+    assert dry["spec"]["resume_from"] == f"{source}@40"
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "told"),
+    [
+        ("nope", {}, "no job"),
+        ("../etc", {}, "neither a job id"),
+        ("j-zzzzzzzzzz@20", {}, "no job"),
+        ("{source}@30", {}, "it has 20, 40"),
+        ("{source}@60", {}, "it has 20, 40"),
+        ("{source}", {"steps": 40}, "nothing would be left"),
+        ("{source}", {"optimizer": {"name": "sgd", "lr": 0.1}}, "the state of adam"),
+    ],
+)
+def test_a_checkpoint_that_does_not_exist_or_fit_is_an_error_and_not_a_start_from_scratch(
+    world: World, source: str, text: str, changes: dict[str, Any], told: str
+) -> None:
+    before = len(world.control.list_jobs(actor=ADMIN)["items"])
+    with pytest.raises(Invalid, match=told) as refused:
+        world.submit(resume_from=text.format(source=source), **changes)
+    assert refused.value.errors[0]["pointer"] == "/resume_from"
+    assert len(world.control.list_jobs(actor=ADMIN)["items"]) == before
+
+
+def test_a_job_without_a_checkpoint_a_deleted_one_and_another_projects_are_not_there(
+    world: World, source: str
+) -> None:
+    empty = world.submit()
+    with pytest.raises(Invalid, match="has no checkpoint"):
+        world.submit(resume_from=empty)
+    with pytest.raises(Invalid, match="no job"):
+        world.control.submit({**SPEC, "project": "vision", "resume_from": source}, actor=VISION)
+    world.control.delete(source, actor=ADMIN)
+    with pytest.raises(Invalid, match="no job"):
+        world.submit(resume_from=source)
