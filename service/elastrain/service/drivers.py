@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 
-from elastrain.service import ids, outcomes, settle
+from elastrain.service import ids, outcomes, points, settle
 from elastrain.service.auth import digest
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
@@ -91,6 +91,7 @@ class Drivers:
         except AlreadySubmitted:
             if self._ray.job(attempt.submission_id) is None:
                 raise RayRefused("Ray says that it has the driver, and does not show it") from None
+        points.reach("ray has the driver")
         return self.mark_submitted(attempt)
 
     def mark_submitted(self, attempt: AttemptRow) -> bool:
@@ -108,6 +109,7 @@ class Drivers:
         log.info("job %s: asking Ray to stop attempt %d: %s", attempt.job, attempt.number, why)
         with self._store.write() as tx:
             attempts.change(tx, attempt.job, attempt.number, stop_asked_at=self._clock.now())
+        points.reach("the stop is noted")
         self._ray.stop(attempt.submission_id)
         return False
 
@@ -116,6 +118,7 @@ class Drivers:
         if not self._outcomes.due(attempt.submission_id):
             return False
         end = outcomes.read(self._storage, attempt.job, attempt.number)
+        points.reach("the outcome is read")
         if end is not None:
             with self._store.write() as tx:
                 row = jobs.lock(tx, attempt.job)
@@ -130,6 +133,7 @@ class Drivers:
         end = None
         if attempt.claimed_at is not None and attempt.outcome is None:
             end = outcomes.read(self._storage, attempt.job, attempt.number)
+            points.reach("the outcome is read")
         if end is None:
             end = settle.End(None, None, "infrastructure", _lost(attempt, why))
         now = self._clock.now()

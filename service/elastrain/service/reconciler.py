@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from elastrain.service import points
 from elastrain.service.changes import RECONCILER, Changes
 from elastrain.service.clock import Clock
 from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, decide
@@ -72,6 +73,7 @@ class Reconciler:
     def round(self) -> None:
         """Everything once. Raises what the store raises; Ray and the object storage may be away."""
         look = self._looker.look()
+        points.reach("looked")
         if look.error is None:
             self._troubles.over("Ray")
         else:
@@ -85,7 +87,9 @@ class Reconciler:
                 self._advance(row.id, None, look)
         for attempt in open_attempts:
             self._advance(attempt.job, attempt.number, look)
-        for job in self._placement.place(look.nodes, look.error, self._clock.now(), self.admitting):
+        granted = self._placement.place(look.nodes, look.error, self._clock.now(), self.admitting)
+        points.reach("placed")
+        for job in granted:
             self._advance(job, None, look)
         self._stop_strays(look, {(attempt.job, attempt.number) for attempt in open_attempts})
         self._beat(look)
@@ -100,7 +104,7 @@ class Reconciler:
                     row = jobs.get(tx, job)
                     attempt = self._driver_of(attempts.of_job(tx, job), number)
                 decision = decide(row, attempt, look.of(attempt), self._clock.now(), self._limits)
-                if decision.action is Action.NOTHING or not self._act(row, attempt, decision, look):
+                if decision.action is Action.NOTHING or not self._act(row, attempt, decision):
                     break
                 number = None
             self._troubles.over(f"job {job}")
@@ -119,6 +123,7 @@ class Reconciler:
             with self._store.write() as tx:
                 if jobs.lock(tx, job).status is Status.STARTING:
                     jobs.change(tx, job, message=f"{text}; trying again")
+            points.reach("the refusal is noted")
             self._changes.tell(job)
 
     def _driver_of(self, known: list[AttemptRow], number: int | None) -> AttemptRow | None:
@@ -126,8 +131,14 @@ class Reconciler:
         wanted = [attempt for attempt in still if number in (None, attempt.number)]
         return wanted[0] if wanted else None
 
-    def _act(self, row: JobRow, attempt: AttemptRow | None, decision: Decision, look: Look) -> bool:
+    def _act(self, row: JobRow, attempt: AttemptRow | None, decision: Decision) -> bool:
         """Do it; True if the job should be looked at once more in this round."""
+        points.reach(f"before {decision.action}")
+        again = self._do(row, attempt, decision)
+        points.reach(f"after {decision.action}")
+        return again
+
+    def _do(self, row: JobRow, attempt: AttemptRow | None, decision: Decision) -> bool:
         action = decision.action
         if action is Action.OPEN:
             return self._drivers.open(row)
@@ -153,8 +164,10 @@ class Reconciler:
             if key in accounted or job.status in ENDED or not self._strays.due(job.submission_id):
                 continue
             log.warning("stopping %s: no open attempt accounts for it", job.submission_id)
+            points.reach("before the stray is stopped")
             try:
                 self._ray.stop(job.submission_id)
+                points.reach("the stray is stopped")
             except (RayUnreachable, RayRefused) as error:
                 self._troubles.begin(job.submission_id, f"it could not be stopped: {error}")
 
@@ -173,4 +186,5 @@ class Reconciler:
             if look.error is not None and (before := installation.read(tx, "cluster")):
                 seen["nodes"] = before[1]["nodes"]  # the last that was known
             installation.write(tx, "cluster", seen, now)
+        points.reach("the beat is noted")
         self._beat_at, self._beat_error = now, look.error or ""
