@@ -33,7 +33,7 @@ class Postgres:
     def __init__(self, folder: Path, binaries: Path) -> None:
         self._folder, self._binaries = folder, binaries
         self._numbers = count()
-        self.port = _free_port()
+        self.port = free_port()
         # it refuses to run as root
         self._as = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
         if self._as:
@@ -116,7 +116,7 @@ def binaries() -> Path | None:
     return newest
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

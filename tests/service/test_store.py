@@ -119,3 +119,19 @@ def test_metrics_of_four_jobs_and_a_polled_list_do_not_lock_each_other_out(world
         assert polling.result() > 0
     for driver in drivers:
         assert len(world.control.metrics(driver.job, actor=ADMIN)["loss"]) == 50
+
+
+def test_of_two_reconcilers_on_one_store_the_second_stands_by_until_the_first_is_gone(world: World) -> None:
+    first, ids = world.reconciler, [world.submit()]
+    world.round()
+    leading = world.store
+    world.start()  # another process, on the same store and the same Ray
+    assert world.reconciler is not first
+    world.ray.cluster[0].resources["CPU"] = 8
+    ids.append(world.submit())
+    world.round()
+    assert [world.status(id) for id in ids] == ["starting", "queued"]
+    leading.close()
+    world.round(10)
+    assert [world.status(id) for id in ids] == ["starting", "starting"]
+    assert [launch.env["ELASTRAIN_JOB"] for launch in world.ray.launches] == ids

@@ -71,7 +71,10 @@ class Reconciler:
             self._changes.wait(RECONCILER, seen, ROUND_S)
 
     def round(self) -> None:
-        """Everything once. Raises what the store raises; Ray and the object storage may be away."""
+        """Everything once, unless another process leads. Raises what the store raises; Ray and the object
+        storage may be away."""
+        if not self._store.leadership.mine():
+            return
         look = self._looker.look()
         points.reach("looked")
         if look.error is None:

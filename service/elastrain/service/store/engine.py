@@ -17,6 +17,8 @@ import sqlalchemy
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
 
+from elastrain.service.store.leader import Leadership
+
 # how long a writer queues for SQLite's lock
 BUSY_TIMEOUT_S = 30.0
 
@@ -32,6 +34,7 @@ class Store:
         self.url = url
         self._engine = open_engine(url)
         self._mine = threading.local()
+        self.leadership = Leadership(self._engine)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
 
     @contextmanager
@@ -57,6 +60,7 @@ class Store:
             self._mine.writes = False
 
     def close(self) -> None:
+        self.leadership.release()
         self._engine.dispose()
 
 
