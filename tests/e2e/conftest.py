@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.house import DIGITS, SHORT, House, Houses, Watched, digests
-from elastrain.client import Job
+from elastrain.client import Job, NotFound
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +45,9 @@ def submit(house: House) -> Iterator[Callable[..., Watched]]:
 
     yield submitted
     for one in watched:
-        if "cancel" in Job.refresh(one.job).data["allowed_actions"]:
-            one.job.cancel().wait(60)
+        with contextlib.suppress(NotFound):  # the test deleted it
+            if "cancel" in Job.refresh(one.job).data["allowed_actions"]:
+                one.job.cancel().wait(60)
 
 
 @pytest.fixture(scope="session")
