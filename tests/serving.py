@@ -10,7 +10,7 @@ from elastrain.api.serve import server
 from elastrain.service.auth import digest, new_token
 from elastrain.service.control import Control
 from elastrain.service.jobs import Reason, Status
-from elastrain.service.store import feed, jobs, metrics, tokens, training
+from elastrain.service.store import attempts, feed, jobs, metrics, tokens, training
 from elastrain.trainers.storage import Storage
 
 SPEC = {
@@ -20,6 +20,16 @@ SPEC = {
     "batch": {"size": 64, "microbatch": 16},
     "steps": 100,
     "workers": {"min": 1, "max": 4},
+}
+
+
+RECEIPT = {
+    "proven": True,
+    "reason": None,
+    "message": "1 node searched, 2 processes left behind and ended",
+    "nodes": [{"node": "n0", "pids": [41, 42], "seconds": 0.3}],
+    "unsearched": [],
+    "seconds": 0.4,
 }
 
 
@@ -76,6 +86,14 @@ class Life:
 
     def fails(self, message: str) -> None:
         self.move(Status.FAILED, Reason.USER_ERROR, message, failed_by="user")
+
+    def is_cancelled(self, receipt: dict[str, Any]) -> None:
+        """Its only attempt is over, and this is known of its end."""
+        about = {"submission_id": f"i-{self.job}-1", "code": "c", "code_digest": "d", "token_secret": "s"}
+        with self.control.store.write() as tx:
+            attempts.open_new(tx, self.job, 1, **about, cluster="session_1", at=time.time())
+            attempts.change(tx, self.job, 1, state="ended", receipt=receipt)
+        self.move(Status.CANCELLED, Reason.USER_REQUEST)
 
     def event(self, type: str, message: str, **data: Any) -> None:
         with self.control.store.write() as tx:

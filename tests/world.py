@@ -55,10 +55,23 @@ class FakeRay:
         self.trouble: str | None = None
         self.stubborn = False
         self.full = False  # takes no driver, as a head whose agents are away
+        self.session_name = "session_1"
+        self.searches: list[Launch] = []
+        self.finds: list[str] = []  # what the next searches print; then: that nothing is left
+        self.printed: dict[str, str] = {}
 
     def version(self) -> str:
         self._reached()
         return "2.60.0"
+
+    def session(self) -> str:
+        self._reached()
+        return self.session_name
+
+    def begin_anew(self, session: str) -> None:
+        """The head was restarted, and knows nothing of before."""
+        self.session_name, self.trouble = session, None
+        self.known.clear()
 
     def jobs(self) -> list[RayJob]:
         self._reached()
@@ -74,8 +87,22 @@ class FakeRay:
             raise AlreadySubmitted(launch.submission_id)
         if self.full:
             raise RayRefused("Ray did not take the driver (500): no available agent")
+        if "ray_sweep" in launch.entrypoint:
+            self._search(launch)
+            return
         self.launches.append(launch)
         self.set(launch.submission_id, "RUNNING")
+
+    def _search(self, launch: Launch) -> None:
+        self.searches.append(launch)
+        nodes = [{"node": node.id, "pids": [], "left": [], "seconds": 0.1} for node in self.cluster]
+        clean = "ELASTRAIN-RECEIPT " + json.dumps({"nodes": nodes, "unsearched": [], "seconds": 0.2})
+        self.printed[launch.submission_id] = self.finds.pop(0) if self.finds else clean
+        self.set(launch.submission_id, "SUCCEEDED")
+
+    def logs(self, submission_id: str) -> str:
+        self._reached()
+        return self.printed.get(submission_id, "")
 
     def stop(self, submission_id: str) -> None:
         self._reached()
@@ -231,7 +258,14 @@ class Driver:
 
     def writes_outcome(self, outcome: str, **more: Any) -> dict[str, Any]:
         """Durable, before it exits."""
-        body = {"outcome": outcome, "step": 100, "failed_by": None, "message": None, **more}
+        receipt = {"nodes": [], "unsearched": [], "seconds": 0.1}
+        body = {
+            "outcome": outcome,
+            "step": 100,
+            "failed_by": None,
+            "message": None,
+            "receipt": receipt,
+        } | more
         try:
             self.world.storage.put(
                 f"jobs/{self.job}/attempts/{self.attempt}/outcome.json", json.dumps(body).encode()

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from elastrain.api.cli.app import app
-from serving import SPEC, Life, Live
+from serving import RECEIPT, SPEC, Life, Live
 
 Run = Callable[..., Result]
 
@@ -79,7 +79,15 @@ def test_a_dry_run_says_what_it_would_get(run: Run) -> None:
 def test_scale_and_cancel_say_what_is_now(run: Run, life: Life) -> None:
     assert "2 to 3 workers" in run("scale", life.job, "2:3").stdout
     assert "has 3 workers" in run("scale", life.job, "3").stdout
-    assert "cancelled" in run("cancel", life.job).stdout
+    assert "cancelled" in run("cancel", life.job, "--force").stdout
+
+
+def test_a_cancelled_job_shows_what_is_known_of_its_processes(run: Run, life: Life) -> None:
+    life.runs()
+    assert "receipt" not in run("get", life.job).stdout
+    life.is_cancelled(RECEIPT)
+    said = "proven: 1 node searched, 2 processes left behind and ended, pids 41, 42 (0.4 s)"
+    assert said in run("get", life.job).stdout
 
 
 def test_requests_to_a_job_say_what_became_of_it(run: Run, life: Life) -> None:

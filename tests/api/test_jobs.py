@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from elastrain.api.schemas import jobs as shapes
 from elastrain.api.schemas import service as house
 from elastrain.api.schemas import training
-from serving import SPEC, Life
+from elastrain.service.control import Control
+from serving import RECEIPT, SPEC, Life, token_of
 
 
 def fits(model: type[BaseModel], value: Any) -> None:
@@ -60,6 +61,23 @@ def test_a_live_job_changes_its_range_and_a_wrong_range_names_the_allowed_one(
     assert refused.status_code == 422
     assert "4" in str(refused.json()["errors"])
     assert http.patch(path, json={"colour": "red"}).status_code == 422
+
+
+def test_a_cancelled_job_shows_the_receipt(http: httpx.Client, life: Life) -> None:
+    life.runs()
+    life.is_cancelled(RECEIPT)
+    job = http.get(f"/v1/jobs/{life.job}").json()
+    fits(shapes.Job, job)
+    assert job["receipt"] == {"attempt": 1, **RECEIPT}
+
+
+def test_a_forced_cancel_is_for_admins(http: httpx.Client, life: Life, control: Control) -> None:
+    member = {"Authorization": f"Bearer {token_of(control, 'member', 'default')}"}
+    path = f"/v1/jobs/{life.job}/cancel?force=true"
+    assert http.post(path, headers=member).status_code == 403
+    assert http.post(path).status_code == 202
+    job = http.get(f"/v1/jobs/{life.job}").json()
+    assert (job["status"], job["receipt"]) == ("cancelled", None), "it had no attempt"
 
 
 def test_a_queued_job_is_cancelled_at_once_and_twice_is_harmless(http: httpx.Client, life: Life) -> None:

@@ -42,6 +42,8 @@ def test_a_driver_that_ignores_the_request_is_stopped_after_the_grace_time(world
     world.ray.stubborn = False
     world.round(20)
     world.round()
+    assert world.status(id) == "cancelling", "what it has left is searched for"
+    world.round()
     assert (world.status(id), len(world.ray.stops)) == ("cancelled", 2)
 
 

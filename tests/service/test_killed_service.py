@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from elastrain.service import points
+from elastrain.service.decide import SWEEP_S
+from elastrain.service.outage import SILENT_S
 from elastrain.service.points import POINTS
 from elastrain.service.store import Store, attempts, installation, jobs
-from world import World
+from world import ADMIN, World
 
 Database = Callable[[], str | None]
 INSIDE = "inside a transaction"
@@ -154,6 +156,38 @@ def stray(world: World) -> str:
     return id
 
 
+def head_came_back_empty(world: World) -> str:
+    id, _ = world.running()
+    world.ray.begin_anew("session_2")
+    return id
+
+
+def given_up_by_an_admin(world: World) -> str:
+    id, _ = world.running()
+    world.ray.trouble = "the connection was refused"
+    world.control.cancel(id, actor=ADMIN, force=True)
+    return id
+
+
+def search_overdue(world: World) -> str:
+    id, driver = world.running()
+    world.cancel(id)
+    driver.exits("FAILED", "killed by signal 9")
+    world.round()
+    world.ray.set(world.ray.searches[0].submission_id, "RUNNING")
+    world.ray.printed.clear()
+    world.clock.pass_s(SWEEP_S)
+    return id
+
+
+def not_heard_of_while_ray_is_away(world: World) -> str:
+    id, _ = world.running()
+    world.ray.trouble = "the connection was refused"
+    world.round()
+    world.clock.pass_s(SILENT_S)
+    return id
+
+
 def _die(now: bool) -> None:
     if now:
         raise Killed
@@ -170,6 +204,10 @@ STORIES = [
     (submitted_and_killed_before_that_was_written_down, "starting", 1, 1),
     (ray_full, "starting", 1, 1),
     (stray, "running", 1, 1),
+    (head_came_back_empty, "starting", 2, 1),
+    (given_up_by_an_admin, "cancelled", 1, 0),
+    (search_overdue, "cancelled", 1, 0),
+    (not_heard_of_while_ray_is_away, "running", 1, 1),
 ]
 
 
@@ -179,7 +217,7 @@ def lived(world: World, story: Callable[[World], str], kill_at: int = 0) -> tupl
     with pytest.MonkeyPatch.context() as patch:
         watch = Watch(world, patch, kill_at)
         try:
-            for _ in range(2):
+            for _ in range(4):
                 world.round()
         except Killed:
             pass
@@ -212,7 +250,7 @@ def test_a_service_killed_at_any_point_of_its_rounds_loses_and_doubles_nothing(
         id, watch = lived(world, story, kill_at)
         world.ray.trouble, world.ray.full = None, False
         world.restart()
-        for _ in range(3):
+        for _ in range(5):
             world.round(15)
         where = f"killed at point {kill_at}, {watch.reached[-1]}"
         job, known = world.job(id), world.ray.known.values()

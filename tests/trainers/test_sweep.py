@@ -54,10 +54,14 @@ def start(tag: str) -> Iterator[Start]:
     """A program that carries the tag, as a worker's does; it has said its first line."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(program: str, **marks: str) -> subprocess.Popen[str]:
+    def start(program: str, name: str = sys.executable, **marks: str) -> subprocess.Popen[str]:
         environment = {**os.environ, TAG: tag, **(marks or {WORKER: "w1"})}
         process = subprocess.Popen(
-            [sys.executable, "-S", "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+            [name, "-S", "-c", program],
+            executable=sys.executable,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         return process
@@ -156,6 +160,23 @@ def test_whoever_sweeps_is_spared_and_not_looked_behind() -> None:
     assert belonging(processes, "t", workers_only=False, spare={1, 10}) == {12, 13}
     assert belonging(processes, "t", workers_only=True) == {12, 13}
     assert belonging(processes, "t", workers_only=False) == {10, 11, 12, 13}
+
+
+def test_rays_own_are_rays_to_end_and_their_children_are_not() -> None:
+    processes = [
+        Found(20, 1, "t", None, of_ray=True),  # an actor
+        Found(21, 20, "t", "w1"),
+        Found(22, 20, None, None),
+        Found(23, 1, "t", None),
+    ]
+    assert belonging(processes, "t", workers_only=False) == {21, 23}
+
+
+def test_a_workers_child_that_calls_itself_rays_is_ended_all_the_same(tag: str, start: Start) -> None:
+    rays, workers = start(DEAF, name="ray::Agent", ROLE="agent"), start(DEAF, name="ray::Agent")
+    said(rays), said(workers)
+    assert sweep(tag).pids == [workers.pid]
+    assert rays.poll() is None
 
 
 def test_a_process_whose_parent_is_another_one_by_now_ends_at_once() -> None:

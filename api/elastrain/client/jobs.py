@@ -91,9 +91,12 @@ class Job:
         self.data = self._http.json("PATCH", self.path, json={"workers": workers})
         return self
 
-    def cancel(self) -> "Job":
-        """Asks for the job's end; `wait` returns once all its processes are gone."""
-        return self._ask("cancel")
+    def cancel(self, force: bool = False) -> "Job":
+        """Asks for the job's end; `wait` returns once all its processes are gone.
+
+        force: for admins, when the cluster cannot prove that any more; the receipt then says so.
+        """
+        return self._ask("cancel", **({"force": "true"} if force else {}))
 
     def pause(self) -> "Job":
         """Has it save a checkpoint and give everything back; it is `paused` once that is done."""
@@ -136,8 +139,8 @@ class Job:
         """Removes an ended job and its data, checkpoints included."""
         self._http.json("DELETE", self.path)
 
-    def _ask(self, action: str) -> "Job":
-        self.data = self._http.json("POST", f"{self.path}/{action}")
+    def _ask(self, action: str, **parameters: str) -> "Job":
+        self.data = self._http.json("POST", f"{self.path}/{action}", params=parameters or None)
         return self
 
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 The reconciler asks once per round and acts on the answer. Nothing here remembers anything, so a service that
 was killed goes on where the next question finds the job.
 
-    attempt.state   submitting -> submitted -> claimed -> ended   (ended: Ray says that its driver is gone)
+    attempt.state   submitting -> submitted -> claimed -> sweeping -> ended
+                    sweeping: Ray says that its driver is gone, and what it has left is searched for
+                    ended: it is, and the receipt says what is known of its processes
     attempt.outcome what the driver recorded, or "lost"; set once, before or after Ray notices the end
 """
 
@@ -20,6 +22,8 @@ from elastrain.service.store.rows import AttemptRow, JobRow
 STOP_AGAIN_S = 10.0
 # a driver that recorded its outcome may stay this long to post what is left
 LINGER_S = 120.0
+# a search for what an attempt has left is begun anew if it takes longer
+SWEEP_S = 60.0
 
 
 class Action(StrEnum):
@@ -29,6 +33,10 @@ class Action(StrEnum):
     MARK_SUBMITTED = "mark_submitted"  # Ray has it, though nobody wrote that down
     READ_OUTCOME = "read_outcome"  # look into object storage for what the driver left; not there: not yet
     CLOSE = "close"  # Ray says that the driver is gone: its outcome counts, or else it is lost
+    CLUSTER_LOST = "cluster_lost"  # as CLOSE, and there is nothing left that could be searched
+    ABANDON = "abandon"  # an admin takes it as gone
+    SWEEP = "sweep"  # have Ray search for what the attempt has left
+    COLLECT = "collect"  # take what the search has found
     STOP = "stop"  # ask Ray to end the driver
     FINISH = "finish"  # no driver is left: the job goes where it was going
 
@@ -41,9 +49,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Seen:
-    """What Ray shows of one driver. unknown: Ray is away, or its answer is older than the attempt."""
+    """What Ray shows of one driver, or of one search. unknown: Ray is away, or its answer is older than the
+    attempt. cluster_lost: the Ray that had it is no more."""
 
-    state: Literal["unknown", "absent", "alive", "ended"]
+    state: Literal["unknown", "absent", "alive", "ended", "cluster_lost"]
     message: str = ""
 
 
@@ -57,15 +66,21 @@ class Limits:
 
 
 def decide(job: JobRow, attempt: AttemptRow | None, seen: Seen, now: float, limits: Limits) -> Decision:
-    """attempt: the job's attempt whose driver may still be there, None if there is none."""
+    """attempt: the job's attempt that is not over, None if there is none."""
     if attempt is None:
         return _without_driver(job, seen, now)
+    if attempt.forced_by is not None:
+        return Decision(Action.ABANDON, f"{attempt.forced_by} takes it as gone")
     if seen.state == "unknown":
         if attempt.outcome is None and attempt.state == "claimed":
             return Decision(Action.READ_OUTCOME, "Ray cannot be reached; perhaps the driver has finished")
         return Decision(Action.NOTHING, "Ray cannot be reached")
     if attempt.state == "submitting":
         return _submitting(job, attempt, seen)
+    if seen.state == "cluster_lost":
+        return Decision(Action.CLUSTER_LOST, seen.message)
+    if attempt.state == "sweeping":
+        return _sweeping(attempt, seen, now)
     if seen.state in ("ended", "absent"):
         return Decision(Action.CLOSE, seen.message or "Ray no longer knows the driver")
     return _with_driver(job, attempt, now, limits)
@@ -84,11 +99,23 @@ def _without_driver(job: JobRow, seen: Seen, now: float) -> Decision:
 
 
 def _submitting(job: JobRow, attempt: AttemptRow, seen: Seen) -> Decision:
-    if seen.state != "absent":
+    if seen.state not in ("absent", "cluster_lost"):
         return Decision(Action.MARK_SUBMITTED, "Ray has the driver already")
     if job.attempt == attempt.number and job.status is Status.STARTING and job.desired is Desired.RUN:
         return Decision(Action.SUBMIT, "the attempt is open")
     return Decision(Action.CLOSE, "the driver was never started")
+
+
+def _sweeping(attempt: AttemptRow, seen: Seen, now: float) -> Decision:
+    """The driver is gone; Ray searches its nodes for what it has left."""
+    since = attempt.sweep_at or 0.0
+    if seen.state == "absent":
+        if now < since:
+            return Decision(Action.NOTHING, "waiting before the next search")
+        return Decision(Action.SWEEP, "the driver did not vouch for the end of its processes")
+    if seen.state == "alive" and now - since <= SWEEP_S:
+        return Decision(Action.NOTHING, "the nodes are being searched")
+    return Decision(Action.COLLECT, "the search is over")
 
 
 def _with_driver(job: JobRow, attempt: AttemptRow, now: float, limits: Limits) -> Decision:

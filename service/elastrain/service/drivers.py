@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 import secrets
 
-from elastrain.service import ids, outcomes, points, settle
+from elastrain.service import ids, outcomes, points, receipts, settle, sweeps
 from elastrain.service.auth import digest
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.jobs import Status
 from elastrain.service.look import Looker
 from elastrain.service.pace import Pace
-from elastrain.service.ray_jobs import AlreadySubmitted, Launch, Ray, RayRefused
+from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, Ray, RayRefused
 from elastrain.service.settings import Settings
-from elastrain.service.store import Store, attempts, jobs
+from elastrain.service.store import Store, Tx, attempts, jobs, training
 from elastrain.service.store.rows import AttemptRow, JobRow
-from elastrain.trainers.storage import Storage
+from elastrain.trainers.storage import Storage, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Drivers:
         with self._store.write() as tx:
             row = jobs.lock(tx, row.id)
             known = attempts.of_job(tx, row.id)
-            if row.status is not Status.STARTING or any(attempt.state != "ended" for attempt in known):
+            if row.status is not Status.STARTING or any(attempt.has_driver for attempt in known):
                 return False
             number = row.attempt + 1
             attempts.open_new(
@@ -70,6 +70,7 @@ class Drivers:
                 code=code,
                 code_digest=digest(code),
                 token_secret=secrets.token_urlsafe(32),
+                cluster=self._looker.cluster,
                 at=now,
             )
             jobs.change(tx, row.id, attempt=number, attempts_made=row.attempts_made + 1)
@@ -100,7 +101,8 @@ class Drivers:
             jobs.lock(tx, attempt.job)
             current = attempts.get(tx, attempt.job, attempt.number)
             if current is not None and current.state == "submitting":
-                attempts.change(tx, attempt.job, attempt.number, state="submitted", submitted_at=now)
+                values = {"state": "submitted", "submitted_at": now, "cluster": self._looker.cluster}
+                attempts.change(tx, attempt.job, attempt.number, **values)
                 if attempt.number == 1:
                     jobs.change(tx, attempt.job, message=None)  # why it took so long, if it did
         return True
@@ -130,12 +132,47 @@ class Drivers:
 
     def close(self, attempt: AttemptRow, why: str) -> bool:
         """The driver is gone, whatever it was: its outcome counts, or it is lost. One transaction."""
-        end = None
-        if attempt.claimed_at is not None and attempt.outcome is None:
-            end = outcomes.read(self._storage, attempt.job, attempt.number)
-            points.reach("the outcome is read")
-        if end is None:
-            end = settle.End(None, None, "infrastructure", _lost(attempt, why))
+        shown = self._ray.job(attempt.submission_id)
+        if shown is not None and shown.status not in ENDED:
+            return False  # the list left it out
+        return self._end(attempt, self._outcome_of(attempt) or _lost(attempt, why))
+
+    def cluster_lost(self, attempt: AttemptRow, why: str) -> bool:
+        """As `close`; nothing of it can be searched any more. That is no fault of the job."""
+        lost = settle.End(None, None, "infrastructure", why, blameless=True)
+        return self._end(attempt, self._outcome_of(attempt) or lost, unproven=why)
+
+    def abandon(self, attempt: AttemptRow) -> bool:
+        """An admin takes it as gone. If its driver did record an outcome, that still counts."""
+        end, why = None, f"{attempt.forced_by} took it as gone: nothing was searched"
+        try:
+            end = self._outcome_of(attempt)
+        except StorageError as error:
+            log.warning("job %s: forced to end, and its outcome cannot be read: %s", attempt.job, error)
+        return self._end(attempt, end or settle.End(None, None, "infrastructure", why), unproven=why)
+
+    def finish(self, row: JobRow) -> bool:
+        with self._store.write() as tx:
+            row = jobs.lock(tx, row.id)
+            known = attempts.of_job(tx, row.id)
+            proven = row.status is Status.CANCELLING  # a paused job need not wait for that
+            still = any(attempt.has_driver or (proven and attempt.state != "ended") for attempt in known)
+            if not still and row.status in (Status.CANCELLING, Status.PAUSING):
+                lost = any(a.receipt and a.receipt["reason"] == receipts.CLUSTER_LOST for a in known[-1:])
+                settle.without_attempt(tx, row, self._clock.now(), lost)
+        self._changes.tell(row.id)
+        return False
+
+    def _outcome_of(self, attempt: AttemptRow) -> settle.End | None:
+        """What the driver left in object storage, where nobody knows its outcome yet. Raises StorageError."""
+        if attempt.claimed_at is None or attempt.outcome is not None:
+            return None
+        end = outcomes.read(self._storage, attempt.job, attempt.number)
+        points.reach("the outcome is read")
+        return end
+
+    def _end(self, attempt: AttemptRow, end: settle.End, unproven: str | None = None) -> bool:
+        """unproven: why its processes cannot be searched for."""
         now = self._clock.now()
         with self._store.write() as tx:
             row = jobs.lock(tx, attempt.job)
@@ -144,21 +181,29 @@ class Drivers:
                 return False
             if row.attempt == attempt.number:
                 settle.settle(tx, row, current, end, now)
-            attempts.change(tx, attempt.job, attempt.number, state="ended", ended_at=now, code=None)
+                current = attempts.get(tx, attempt.job, attempt.number) or current
+            receipt = _receipt(tx, current, unproven)
+            if receipt is not None:
+                sweeps.end(tx, current, receipt, now)
+            elif current.state != "sweeping":
+                values = {"state": "sweeping", "ended_at": now, "code": None}
+                attempts.change(tx, attempt.job, attempt.number, **values)
         self._changes.tell(attempt.job)
         return True
 
-    def finish(self, row: JobRow) -> bool:
-        with self._store.write() as tx:
-            row = jobs.lock(tx, row.id)
-            still = any(attempt.state != "ended" for attempt in attempts.of_job(tx, row.id))
-            if not still and row.status in (Status.CANCELLING, Status.PAUSING):
-                settle.without_attempt(tx, row, self._clock.now())
-        self._changes.tell(row.id)
-        return False
 
-
-def _lost(attempt: AttemptRow, why: str) -> str:
+def _receipt(tx: Tx, attempt: AttemptRow, unproven: str | None) -> receipts.Json | None:
+    """What is known already of the end of its processes; None if they have to be searched for."""
     if attempt.claimed_at is None:
-        return f"The driver of attempt {attempt.number} never called the service. {why}"
-    return f"The driver of attempt {attempt.number} ended without an outcome. {why}"
+        return receipts.nothing_started()
+    if attempt.receipt is not None and attempt.forced_by is None:
+        return attempt.receipt
+    if unproven is not None:
+        return receipts.cluster_lost(unproven, training.nodes_of(tx, attempt.job, attempt.number))
+    return None
+
+
+def _lost(attempt: AttemptRow, why: str) -> settle.End:
+    said = "ended without an outcome" if attempt.claimed_at is not None else "never called the service"
+    message = f"The driver of attempt {attempt.number} {said}. {why}"
+    return settle.End(None, None, "infrastructure", message)

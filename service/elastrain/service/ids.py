@@ -9,7 +9,7 @@ import secrets
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _EPOCH_S = 1_700_000_000
 _JOB = re.compile(r"j-[0-9a-z]{10}")
-_SUBMISSION = re.compile(r"([0-9a-z]+)-(j-[0-9a-z]{10})-(\d+)")
+_SUBMISSION = re.compile(r"([0-9a-z]+)-(j-[0-9a-z]{10})-(\d+)(?:-sweep-(\d+))?")
 
 
 def new_job_id(now_s: float) -> str:
@@ -33,15 +33,22 @@ def submission_id(installation: str, job: str, attempt: int) -> str:
     return f"{installation}-{job}-{attempt}"
 
 
+def sweep_id(submission: str, number: int) -> str:
+    """Of the Ray Job that searches, for the `number`th time, for what an attempt has left behind."""
+    return f"{submission}-sweep-{number}"
+
+
 def tag(installation: str, job: str, attempt: int) -> str:
     """What every process of an attempt has in its environment, and can be found by."""
     return f"{installation}/{job}/{attempt}"
 
 
-def parse_submission(installation: str, text: str | None) -> tuple[str, int] | None:
-    """(job, attempt) if this is a submission of ours, else None."""
+def parse_submission(installation: str, text: str | None) -> tuple[str, int, int] | None:
+    """(job, attempt, number of the sweep or 0 for its driver) if this is a submission of ours, else None."""
     match = _SUBMISSION.fullmatch(text or "")
-    return (match[2], int(match[3])) if match and match[1] == installation else None
+    if match is None or match[1] != installation:
+        return None
+    return match[2], int(match[3]), int(match[4] or 0)
 
 
 def is_job_id(text: str) -> bool:

@@ -57,8 +57,13 @@ class JobActions:
         """
         return self._commands.ask(action, job_id, actor, idempotency_key)
 
-    def cancel(self, job_id: str, *, actor: Actor) -> Json:
-        """The job, cancelling or cancelled, however often. Raises Conflict once it ended otherwise."""
+    def cancel(self, job_id: str, *, actor: Actor, force: bool = False) -> Json:
+        """The job, cancelling or cancelled, however often. Raises Conflict once it ended otherwise.
+
+        force: for admins, without the proof that its processes are gone: the receipt says so.
+        """
+        if force:
+            return self._commands.force_cancel(job_id, actor)
         return self.ask("cancel", job_id, actor=actor)
 
     def cancel_many(

@@ -80,6 +80,7 @@ class Reason(StrEnum):
     USER_ERROR = "user_error"
     RETRIES_EXHAUSTED = "retries_exhausted"
     TIMEOUT = "timeout"
+    CLUSTER_LOST = "cluster_lost"
 
 
 # reasons that a queued job can have, each with a sentence in `message`

@@ -91,7 +91,7 @@ class Listings:
 
     def open_attempts(self) -> list[str]:
         with self._store.read() as tx:
-            return [attempt.job for attempt in attempts.not_ended(tx)]
+            return [attempt.job for attempt in attempts.with_driver(tx)]
 
     def cluster(self) -> Json:
         with self._store.read() as tx:
@@ -147,7 +147,7 @@ def _all_said(tx: Tx, row: JobRow, now: float) -> bool:
     if row.status not in ENDED:
         return False
     attempt = attempts.get(tx, row.id, row.attempt) if row.attempt else None
-    return attempt is None or attempt.state == "ended" or now - (row.finished_at or now) > LAST_WORDS_S
+    return attempt is None or not attempt.has_driver or now - (row.finished_at or now) > LAST_WORDS_S
 
 
 def _page(items: list[Json], next_cursor: str | None = None) -> Json:

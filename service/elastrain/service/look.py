@@ -21,18 +21,28 @@ class Look:
     """at: just before Ray was asked. error: why it cannot be reached; then the rest says nothing."""
 
     at: float
-    jobs: dict[tuple[str, int], RayJob] = field(default_factory=dict)  # (job, attempt): its driver
+    cluster: str = ""  # which Ray it is
+    # (job, attempt, 0): its driver; (job, attempt, n): the nth search for what it has left
+    jobs: dict[tuple[str, int, int], RayJob] = field(default_factory=dict)
     nodes: list[RayNode] = field(default_factory=list)
     error: str | None = None
 
     def of(self, attempt: AttemptRow | None) -> Seen:
-        """What is known of this attempt's driver."""
+        """What is known of this attempt's driver; in `sweeping`, of the search for what it has left."""
         if self.error is not None:
             return Seen("unknown", self.error)
-        found = None if attempt is None else self.jobs.get((attempt.job, attempt.number))
+        if attempt is None:
+            return Seen("absent")
+        number, asked_at = 0, attempt.submitted_at
+        if attempt.state == "sweeping":
+            number, asked_at = attempt.sweep_no or -1, attempt.sweep_at
+        found = self.jobs.get((attempt.job, attempt.number, number))
         if found is None:
-            younger = attempt is not None and (attempt.submitted_at or 0.0) >= self.at
-            return Seen("unknown", "the attempt is younger than the answer") if younger else Seen("absent")
+            if (asked_at or 0.0) >= self.at:
+                return Seen("unknown", "the attempt is younger than the answer")
+            if attempt.cluster not in (None, self.cluster):
+                return Seen("cluster_lost", f"Ray began anew, and what ran on it ({attempt.cluster}) is gone")
+            return Seen("absent")
         if found.status in ENDED:
             # Ray calls a driver that was killed "succeeded" too, so its words count only where they complain.
             said = f": {found.message.strip()[-2000:]}" if found.status == "FAILED" and found.message else ""
@@ -48,6 +58,8 @@ class Looker:
         self._ray = ray
         self._clock = clock
         self._installation = ""
+        self.cluster = ""
+        """Which Ray answered last."""
         self._nodes: tuple[float, list[RayNode]] = (float("-inf"), [])
 
     @property
@@ -61,6 +73,7 @@ class Looker:
     def look(self) -> Look:
         look, installation = Look(self._clock.now()), self.installation
         try:
+            look.cluster = self.cluster = self._ray.session()
             for job in self._ray.jobs():
                 if (ours := ids.parse_submission(installation, job.submission_id)) is not None:
                     look.jobs[ours] = job

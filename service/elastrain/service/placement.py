@@ -22,7 +22,7 @@ class Placement:
         """Ids of the jobs that may start now. error: why Ray cannot be reached."""
         with self._store.read() as tx:
             rows = [row for row in jobs.alive(tx) if row.status is Status.QUEUED or row.status in ACTIVE]
-            leaving = {attempt.job for attempt in attempts.not_ended(tx)}
+            leaving = {attempt.job for attempt in attempts.with_driver(tx)}
         # a preempted job whose driver is still leaving holds its workers, and waits for that
         rows = [row for row in rows if row.status in ACTIVE or row.id not in leaving]
         rows = [row for row in rows if row.status in ACTIVE or row.next_attempt_at <= now]

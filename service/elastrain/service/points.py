@@ -17,6 +17,9 @@ INNER = (
     "the stop is noted",  # and Ray is not asked yet
     "the outcome is read",  # and not written down yet
     "the refusal is noted",
+    "the search is noted",  # and Ray is not asked yet
+    "the overdue search is stopped",  # and nobody has written that down
+    "the outage is noted",  # of one job
     "before the stray is stopped",
     "the stray is stopped",
     "the beat is noted",

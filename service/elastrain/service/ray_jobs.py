@@ -64,10 +64,12 @@ class Ray(Protocol):
     """What the service asks of Ray; the fake in the tests is its second implementation."""
 
     def version(self) -> str: ...
+    def session(self) -> str: ...  # another one after a head came back without what the old one knew
     def jobs(self) -> list[RayJob]: ...
     def job(self, submission_id: str) -> RayJob | None: ...
     def submit(self, launch: Launch) -> None: ...  # raises AlreadySubmitted, RayRefused
     def stop(self, submission_id: str) -> None: ...  # no error if there is no such job
+    def logs(self, submission_id: str) -> str: ...  # what the driver printed; empty if that is gone
     def nodes(self) -> list[RayNode]: ...
 
 
@@ -88,6 +90,10 @@ class RayJobs:
 
     def version(self) -> str:
         return str(self._get("/api/version")["ray_version"])
+
+    def session(self) -> str:
+        """Ray's session: kept by a head that restarts with what the old one knew, as its jobs are."""
+        return str(self._get("/api/version")["session_name"])
 
     def jobs(self) -> list[RayJob]:
         listed = self._get("/api/jobs/")
@@ -116,6 +122,10 @@ class RayJobs:
         reply = self._ask("POST", f"/api/jobs/{submission_id}/stop")
         if reply.status_code >= 400 and reply.status_code != 404:
             raise RayRefused(f"Ray did not stop a driver ({reply.status_code}): {_last_line(reply.text)}")
+
+    def logs(self, submission_id: str) -> str:
+        reply = self._ask("GET", f"/api/jobs/{submission_id}/logs")
+        return "" if reply.status_code in (400, 404) else str(_json(reply).get("logs") or "")
 
     def nodes(self) -> list[RayNode]:
         found = self._get("/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]

@@ -18,12 +18,14 @@ from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, dec
 from elastrain.service.drivers import Drivers
 from elastrain.service.jobs import ACTIVE, Status
 from elastrain.service.look import Look, Looker
+from elastrain.service.outage import Outage
 from elastrain.service.pace import Pace, Troubles
 from elastrain.service.placement import Placement
 from elastrain.service.ray_jobs import ENDED, Ray, RayRefused, RayUnreachable
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, installation, jobs
 from elastrain.service.store.rows import AttemptRow, JobRow
+from elastrain.service.sweeps import Sweeps
 from elastrain.service.timeouts import Timeouts
 from elastrain.trainers.storage import Storage, StorageError
 
@@ -49,7 +51,9 @@ class Reconciler:
         self._limits = Limits(settings.cancel_grace_s, settings.claim_timeout_s, clock.now())
         self._looker = Looker(store, ray, clock)
         self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes)
+        self._sweeps = Sweeps(store, ray, self._looker, settings, clock, changes)
         self._placement = Placement(store, settings.driver_cpu, changes)
+        self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
         self._strays = Pace(clock, STOP_AGAIN_S)
         self._troubles = Troubles()
@@ -83,10 +87,15 @@ class Reconciler:
             self._troubles.begin("Ray", look.error)
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
             alive, open_attempts = jobs.alive(tx), attempts.not_ended(tx)
+        self._outage.round(look.error, alive)
         self._timeouts.enforce(alive)
-        drivers = {attempt.job: attempt for attempt in open_attempts}
+        # a job that is to be cancelled waits for the search for its processes, another one goes on
+        waits = {a.job for a in open_attempts if a.has_driver}
+        waits |= {row.id for row in alive if row.status is Status.CANCELLING}.intersection(
+            a.job for a in open_attempts
+        )
         for row in alive:
-            if row.status in ACTIVE and row.id not in drivers:
+            if row.status in ACTIVE and row.id not in waits:
                 self._advance(row.id, None, look)
         for attempt in open_attempts:
             self._advance(attempt.job, attempt.number, look)
@@ -94,7 +103,7 @@ class Reconciler:
         points.reach("placed")
         for job in granted:
             self._advance(job, None, look)
-        self._stop_strays(look, {(attempt.job, attempt.number) for attempt in open_attempts})
+        self._stop_strays(look, {(a.job, a.number) for a in open_attempts if a.has_driver})
         self._beat(look)
 
     # -- one job
@@ -105,7 +114,7 @@ class Reconciler:
             for _ in range(STEPS):
                 with self._store.read() as tx:
                     row = jobs.get(tx, job)
-                    attempt = self._driver_of(attempts.of_job(tx, job), number)
+                    attempt = _open_attempt(row, attempts.of_job(tx, job), number)
                 decision = decide(row, attempt, look.of(attempt), self._clock.now(), self._limits)
                 if decision.action is Action.NOTHING or not self._act(row, attempt, decision):
                     break
@@ -129,11 +138,6 @@ class Reconciler:
             points.reach("the refusal is noted")
             self._changes.tell(job)
 
-    def _driver_of(self, known: list[AttemptRow], number: int | None) -> AttemptRow | None:
-        still = [attempt for attempt in known if attempt.state != "ended"]
-        wanted = [attempt for attempt in still if number in (None, attempt.number)]
-        return wanted[0] if wanted else None
-
     def _act(self, row: JobRow, attempt: AttemptRow | None, decision: Decision) -> bool:
         """Do it; True if the job should be looked at once more in this round."""
         points.reach(f"before {decision.action}")
@@ -154,6 +158,10 @@ class Reconciler:
             Action.STOP: lambda: self._drivers.stop(attempt, decision.why),
             Action.READ_OUTCOME: lambda: self._drivers.read_outcome(attempt),
             Action.CLOSE: lambda: self._drivers.close(attempt, decision.why),
+            Action.CLUSTER_LOST: lambda: self._drivers.cluster_lost(attempt, decision.why),
+            Action.ABANDON: lambda: self._drivers.abandon(attempt),
+            Action.SWEEP: lambda: self._sweeps.sweep(attempt),
+            Action.COLLECT: lambda: self._sweeps.collect(attempt),
         }
         return acts[action]()
 
@@ -163,8 +171,10 @@ class Reconciler:
         """Drivers of ours that belong to no open attempt: they may start nothing, and must go."""
         if look.error is not None:
             return
-        for key, job in look.jobs.items():
-            if key in accounted or job.status in ENDED or not self._strays.due(job.submission_id):
+        for (job_id, number, sweep), job in look.jobs.items():
+            if sweep or (job_id, number) in accounted or job.status in ENDED:  # searches end by themselves
+                continue
+            if not self._strays.due(job.submission_id):
                 continue
             log.warning("stopping %s: no open attempt accounts for it", job.submission_id)
             points.reach("before the stray is stopped")
@@ -191,3 +201,10 @@ class Reconciler:
             installation.write(tx, "cluster", seen, now)
         points.reach("the beat is noted")
         self._beat_at, self._beat_error = now, look.error or ""
+
+
+def _open_attempt(row: JobRow, known: list[AttemptRow], number: int | None) -> AttemptRow | None:
+    """The attempt to look at; unless it is named, one that the job has to wait for."""
+    waits = [a for a in known if a.has_driver or (row.status is Status.CANCELLING and a.state != "ended")]
+    named = [a for a in known if a.number == number and a.state != "ended"]
+    return next(iter(waits if number is None else named), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from elastrain.service import receipts
 from elastrain.service.casts import BadFact, Fact, clean, fields, finite, real, strict, text, whole, worker_id
 from elastrain.service.clock import seconds
 from elastrain.service.jobs import Reason, Signal, Status, advance
@@ -161,7 +162,7 @@ def end_of(fact: Fact) -> End:
         raise BadFact(f"failed_by is {by!r}")
     message = fact.get("message")
     shown = None if message is None else clean(message)[-MAX_MESSAGE:]  # an error stands at a traceback's end
-    return End(fact["outcome"], whole(fact, "step", 0), by, shown)
+    return End(fact["outcome"], whole(fact, "step", 0), by, shown, receipts.read(fact.get("receipt")))
 
 
 WRITERS: dict[str, Callable[[Tx, JobRow, AttemptRow, Fact, float], None]] = {

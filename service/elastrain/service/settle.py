@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from elastrain.service import receipts
 from elastrain.service.jobs import Desired, Reason, Signal, Status, advance, attempt_signal
 from elastrain.service.store import Tx, attempts, feed, jobs, training
 from elastrain.service.store.rows import AttemptRow, JobRow
@@ -22,6 +24,9 @@ class End:
     step: int | None = None
     failed_by: str | None = None
     message: str | None = None
+    receipt: dict[str, Any] | None = None  # what its driver says of the end of its processes
+    blameless: bool = False  # nothing in it is to blame: it uses up no retry
+    unproven: bool = False  # its cluster is gone, and what became of its processes cannot be known
 
 
 def settle(tx: Tx, row: JobRow, attempt: AttemptRow, end: End, at: float) -> JobRow:
@@ -38,6 +43,7 @@ def settle(tx: Tx, row: JobRow, attempt: AttemptRow, end: End, at: float) -> Job
         outcome_step=end.step,
         failed_by=end.failed_by,
         message=end.message,
+        receipt=_vouched(tx, row, attempt, end),
     )
     training.end_workers(tx, row.id, attempt.number)
     data = {"attempt": attempt.number, "outcome": outcome, "step": end.step, "failed_by": end.failed_by}
@@ -53,6 +59,8 @@ def settle(tx: Tx, row: JobRow, attempt: AttemptRow, end: End, at: float) -> Job
 
 def _recover(tx: Tx, row: JobRow, end: End, at: float) -> JobRow:
     """Another attempt if the budget allows; a new checkpoint since the last one refills it."""
+    if end.blameless:
+        return _again(tx, row, end, at, {"next_attempt_at": at})
     newest = training.newest_saved_step(tx, row.id)
     used = (0 if newest > row.retries_mark else row.retries_used) + 1
     if used > int(row.spec["retries"]):
@@ -63,10 +71,21 @@ def _recover(tx: Tx, row: JobRow, end: End, at: float) -> JobRow:
         return _move(tx, row, Signal.EXHAUSTED, End("failed", end.step, end.failed_by, message), at)
     wait_s = BACKOFF_S[min(used - 1, len(BACKOFF_S) - 1)]
     budget = {"retries_used": used, "retries_mark": newest, "next_attempt_at": at + wait_s}
+    return _again(tx, row, end, at, budget)
+
+
+def _again(tx: Tx, row: JobRow, end: End, at: float, budget: dict[str, Any]) -> JobRow:
     move = advance(row.status, Signal.LOST)
     if move is None:
         return row
     return jobs.move(tx, row, move.status, move.reason, end.message, "service", at, **budget)
+
+
+def _vouched(tx: Tx, row: JobRow, attempt: AttemptRow, end: End) -> dict[str, Any] | None:
+    """The receipt, if the driver's word settles it; else somebody has to look."""
+    if end.receipt is None or receipts.open_points(end.receipt):
+        return None
+    return receipts.searched(end.receipt, training.nodes_of(tx, row.id, attempt.number))
 
 
 def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
@@ -79,6 +98,8 @@ def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
     if signal is Signal.PREEMPTED and row.desired is Desired.RUN:  # nobody asked: it gave up, or was told to
         reason = Reason.TOO_FEW_WORKERS if row.reason == Reason.WAITING_FOR_WORKERS else Reason.PREEMPTED
         values["next_attempt_at"] = at + UNASKED_BACKOFF_S
+    if move.status is Status.CANCELLED and end.unproven:
+        reason = Reason.CLUSTER_LOST
     if move.status is Status.FAILED:
         values["failed_by"] = end.failed_by or "infrastructure"
     if move.status is Status.SUCCEEDED and end.step is not None:
@@ -94,9 +115,12 @@ def _move(tx: Tx, row: JobRow, signal: Signal, end: End, at: float) -> JobRow:
     return jobs.move(tx, row, move.status, reason, end.message, "service", at, **values)
 
 
-def without_attempt(tx: Tx, row: JobRow, at: float) -> JobRow:
-    """A job that was asked to stop while it had no driver goes where it was going."""
-    end = End(None)
+def without_attempt(tx: Tx, row: JobRow, at: float, unproven: bool = False) -> JobRow:
+    """A job that was asked to stop while it had no driver goes where it was going.
+
+    unproven: whether everything of it is gone cannot be known, since its cluster is.
+    """
+    end = End(None, unproven=unproven)
     if row.status is Status.CANCELLING and row.reason == Reason.TIMEOUT:
         signal, end = Signal.TIMED_OUT, End("failed", None, "user", row.message)
     elif row.status is Status.CANCELLING:

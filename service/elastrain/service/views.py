@@ -10,7 +10,7 @@ from elastrain.service.clock import rfc3339
 from elastrain.service.jobs import Status, allowed_actions
 from elastrain.service.store import Tx, attempts, jobs, metrics
 from elastrain.service.store.feed import Event, Point
-from elastrain.service.store.rows import JobRow, SegmentRow, TransitionRow
+from elastrain.service.store.rows import AttemptRow, JobRow, SegmentRow, TransitionRow
 
 Json = dict[str, Any]
 
@@ -33,15 +33,19 @@ class JobViews:
                 **_core(row),
                 "queue": _queue(row, queued),
                 "metrics": {"latest": latest[row.id]},
-                "links": {"ray_dashboard": self._link(tx, row)},
+                **self._of_attempt(attempts.get(tx, row.id, row.attempt) if row.attempt else None),
                 "transitions": [_transition(item) for item in history[row.id]],
             }
             for row in rows
         ]
 
-    def _link(self, tx: Tx, row: JobRow) -> str | None:
-        attempt = attempts.get(tx, row.id, row.attempt) if row.attempt else None
-        return None if attempt is None else f"{self._dashboard_url}/#/jobs/{attempt.submission_id}"
+    def _of_attempt(self, attempt: AttemptRow | None) -> Json:
+        """What the newest attempt adds: where Ray shows it, and once it is over, what is known of its end."""
+        if attempt is None:
+            return {"links": {"ray_dashboard": None}, "receipt": None}
+        link = f"{self._dashboard_url}/#/jobs/{attempt.submission_id}"
+        receipt = {"attempt": attempt.number, **attempt.receipt} if attempt.receipt else None
+        return {"links": {"ray_dashboard": link}, "receipt": receipt if attempt.state == "ended" else None}
 
 
 def queue_order(tx: Tx) -> dict[str, int]:

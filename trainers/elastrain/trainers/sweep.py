@@ -2,6 +2,9 @@
 
     look at every process -> those that carry the tag, and what descends from them -> SIGKILL -> look again
 
+Ray's own processes carry it too, and are Ray's to end: some serve the whole cluster and live on, such as a
+detached actor that happened to be made by the first Ray Train run there.
+
 The tag is in the environment that a process was started with, and every child inherits it: neither a session
 of its own (setsid) nor a parent that died hides one. Only a program that was started with another environment
 by one that is gone is not found.
@@ -32,6 +35,7 @@ class Found:
     parent: int
     tag: str | None
     worker: str | None  # of which worker it is, or is a child
+    of_ray: bool = False  # by its name, which anybody can take; but no worker's is
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,17 @@ class Swept:
 def belonging(
     processes: Iterable[Found], tag: str, *, workers_only: bool, spare: Collection[int] = ()
 ) -> set[int]:
-    """Pids of an attempt: those that carry its tag, and whatever descends from them. Pure.
+    """Pids of an attempt: those that carry its tag, and whatever descends from them, but for Ray's. Pure.
 
-    workers_only: leave those alone that are no worker's: Ray's own, and the driver.
+    workers_only: leave those alone that are no worker's, such as the driver.
     spare: pids that are left alone, and not looked behind.
     """
     children: dict[int, list[int]] = {}
     found: list[int] = []
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
-        if process.tag == tag and (process.worker is not None or not workers_only):
+        of_worker, of_driver = process.worker is not None, not (workers_only or process.of_ray)
+        if process.tag == tag and (of_worker or of_driver):
             found.append(process.pid)
     reached: set[int] = set()
     while found:
@@ -89,11 +94,16 @@ def _look() -> Iterator[tuple[int, Found]]:
         with contextlib.suppress(psutil.Error):  # gone meanwhile, defunct, or not ours to look at
             if not _runs(process):
                 continue
-            parent, environment = process.ppid(), dict[str, str]()
+            parent, environment, command = process.ppid(), dict[str, str](), ""
             with contextlib.suppress(psutil.AccessDenied):
-                environment = process.environ()
-            found = Found(process.pid, parent, environment.get(TAG), environment.get(WORKER))
-            yield process.pid, found
+                environment, command = process.environ(), " ".join(process.cmdline())
+            tag, worker = environment.get(TAG), environment.get(WORKER)
+            yield process.pid, Found(process.pid, parent, tag, worker, _is_rays(command))
+
+
+def _is_rays(command: str) -> bool:
+    """Actors and tasks name themselves; before that, the script shows."""
+    return command.startswith("ray::") or "/ray/_private/workers/" in command
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -34,14 +34,19 @@ def cancel(
     project: Annotated[str | None, typer.Option(help="All of this project that live.")] = None,
     label: Annotated[str | None, typer.Option(metavar="K:V", help="All with this label that live.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list those it would be.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="For admins: without the proof, if its cluster is lost.")
+    ] = False,
     output: Output = Format.table,
 ) -> None:
     """End a job, or all that a filter finds. It is `cancelled` once all its processes are gone."""
     if job_id is not None:
         if status or project or label or dry_run:
             raise FixRequest("Give either an ID or a filter.")
-        _tell(Client().job(job_id).cancel(), output)
+        _tell(Client().job(job_id).cancel(force), output)
         return
+    if force:
+        raise FixRequest("--force takes an ID: it is for one job whose cluster is lost.")
     items = Client().cancel(status=status, project=project, label=label, dry_run=dry_run)
     columns = [field("id"), field("name"), field("status"), ("detail", lambda item: item["detail"] or "")]
     show_items(items, output, columns, "No job fits.")

@@ -118,6 +118,7 @@ def print_job(job: Item, trace: bool) -> None:
         ("steps skipped", counters["steps_skipped"]),
         ("created", job["created_at"]),
         ("finished", job["finished_at"]),
+        ("receipt", receipt_line(job.get("receipt"))),
         ("can be", ", ".join(job["allowed_actions"])),
         ("dashboard", (job.get("links") or {}).get("ray_dashboard")),
     ]
@@ -128,6 +129,16 @@ def print_job(job: Item, trace: bool) -> None:
         print("\n".join(["", *failure_lines(job, whole=trace)]))
     elif job["message"]:
         print(f"\n{job['message']}")
+
+
+def receipt_line(receipt: Item | None) -> str | None:
+    """What is known of the end of the newest attempt's processes."""
+    if receipt is None:
+        return None
+    pids = [str(pid) for node in receipt["nodes"] for pid in node["pids"]]
+    ended = f", pids {', '.join(pids)}" if pids else ""
+    proven = "proven" if receipt["proven"] else "NOT proven"
+    return f"{proven}: {receipt['message']}{ended} ({receipt['seconds']} s)"
 
 
 def between(workers: Item) -> str:

@@ -89,8 +89,18 @@ def patch_job(service: Service, asker: Asker, job: JobId, change: JobPatch) -> R
 
 
 @router.post("/{job}/cancel", **ASKED)
-def cancel(service: Service, asker: Asker, job: JobId, idempotency_key: IdempotencyKey = None) -> Reply:
+def cancel(
+    service: Service,
+    asker: Asker,
+    job: JobId,
+    force: Annotated[
+        bool, Query(description="For admins: without the proof, where the cluster cannot give it any more.")
+    ] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Reply:
     """Asks for the job's end; `cancelled` is only reached once all its processes are gone."""
+    if force:
+        return Reply(service.cancel(job, actor=asker, force=True), status_code=202)
     return Reply(service.ask("cancel", job, actor=asker, idempotency_key=idempotency_key), status_code=202)
 
 

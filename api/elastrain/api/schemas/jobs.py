@@ -48,6 +48,24 @@ class CheckpointRequests(BaseModel):
     done: int = Field(description="All requests up to this number are saved.")
 
 
+class SearchedNode(BaseModel):
+    node: str
+    pids: list[int] = Field(description="What had been left there, and was ended.")
+    seconds: Number
+
+
+class Receipt(BaseModel):
+    """What is known of the end of an attempt's processes."""
+
+    attempt: int
+    proven: bool = Field(description="Every node that it used was searched, and nothing of it is left.")
+    reason: str | None = Field(description="Why it could not be proven, such as cluster_lost.")
+    message: str
+    nodes: list[SearchedNode]
+    unsearched: list[str] = Field(description="Nodes that it used and that are gone from the cluster.")
+    seconds: Number
+
+
 JOB: dict[str, Any] = {
     "id": JOB_ID,
     "name": "digits",
@@ -71,6 +89,7 @@ JOB: dict[str, Any] = {
     "account": {},
     "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
     "links": {"ray_dashboard": None},
+    "receipt": None,
     "created_by": "admin",
     "created_at": AT,
     "started_at": AT,
@@ -108,6 +127,7 @@ class Job(BaseModel):
     account: dict[str, Any]
     counters: Counters
     links: dict[str, str | None]
+    receipt: Receipt | None = Field(description="Of the newest attempt, once it is over.")
     created_by: str
     created_at: str
     started_at: str | None

@@ -21,6 +21,7 @@ def open_new(
     code: str,
     code_digest: str,
     token_secret: str,
+    cluster: str,
     at: float,
 ) -> None:
     tx.execute(
@@ -33,6 +34,7 @@ def open_new(
             code=code,
             code_digest=code_digest,
             token_secret=token_secret,
+            cluster=cluster,
             acked_seq=-1,
         )
     )
@@ -48,6 +50,11 @@ def by_token(tx: Tx, token_digest: str) -> AttemptRow | None:
 
 def not_ended(tx: Tx) -> list[AttemptRow]:
     return _rows(tx.execute(select(table).where(table.c.state != "ended").order_by(table.c.created_at)))
+
+
+def with_driver(tx: Tx) -> list[AttemptRow]:
+    """Those whose driver may still be there, or come."""
+    return [attempt for attempt in not_ended(tx) if attempt.has_driver]
 
 
 def of_job(tx: Tx, job: str) -> list[AttemptRow]:

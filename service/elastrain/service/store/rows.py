@@ -58,7 +58,7 @@ class JobRow:
     deleted_at: float | None
 
 
-AttemptState = Literal["submitting", "submitted", "claimed", "ended"]
+AttemptState = Literal["submitting", "submitted", "claimed", "sweeping", "ended"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,16 @@ class AttemptRow:
     outcome_step: int | None
     failed_by: str | None
     message: str | None
+    cluster: str | None
+    receipt: dict[str, Any] | None
+    sweep_no: int
+    sweep_at: float | None
+    forced_by: str | None
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether its driver may still be there, or come."""
+        return self.state in ("submitting", "submitted", "claimed")
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,12 @@ attempts = Table(
     Column("outcome_step", Integer),
     Column("failed_by", String(20)),
     Column("message", Text),
+    Column("cluster", String(200)),  # the Ray that has the driver: after another one answers, it is gone
+    # the end of its processes: what is known (service/receipts.py), and the search for it
+    Column("receipt", JSON(none_as_null=True)),
+    Column("sweep_no", Integer, nullable=False, server_default="0"),
+    Column("sweep_at", Float),  # when it was begun, or may be begun
+    Column("forced_by", String(200)),  # who took it as gone
     Index("attempts_by_state", "state"),
 )
 

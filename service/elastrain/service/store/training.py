@@ -37,6 +37,13 @@ def list_workers(tx: Tx, job: str, attempt: int) -> list[Row]:
     return sorted(rows, key=lambda row: (len(row["id"]), row["id"]))  # w2 before w10
 
 
+def nodes_of(tx: Tx, job: str, attempt: int) -> set[str]:
+    """Nodes on which workers of this attempt were."""
+    c = workers.c
+    query = select(c.node).where(c.job == job, c.attempt == attempt, c.node.is_not(None)).distinct()
+    return set(tx.execute(query).scalars())
+
+
 def list_generations(tx: Tx, job: str, after: tuple[int, int], limit: int) -> list[Row]:
     """Oldest first, after (attempt, generation)."""
     c = generations.c
