@@ -119,6 +119,20 @@ def cancel_overdue(world: World) -> str:
     return id
 
 
+def overtime(world: World) -> str:
+    id = world.submit(timeout_s=100)
+    world.round()
+    world.clock.pass_s(101)
+    return id
+
+
+def paused_before_the_claim(world: World) -> str:
+    id = world.submit()
+    world.round()
+    world.ask("pause", id)
+    return id
+
+
 def cancelled_between_two_attempts(world: World) -> str:
     id, driver = world.running()
     driver.exits("FAILED", "killed by signal 9")
@@ -200,6 +214,8 @@ STORIES = [
     (finished_unseen, "succeeded", 1, 0),
     (finished_while_ray_is_away, "succeeded", 1, 0),
     (cancel_overdue, "cancelled", 1, 0),
+    (overtime, "failed", 1, 0),
+    (paused_before_the_claim, "paused", 1, 0),
     (cancelled_between_two_attempts, "cancelled", 2, 0),
     (submitted_and_killed_before_that_was_written_down, "starting", 1, 1),
     (ray_full, "starting", 1, 1),

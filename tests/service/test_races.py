@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
 from elastrain.service.errors import Conflict, Forbidden
-from world import World
+from elastrain.service.jobs import Desired, Status
+from elastrain.service.store import jobs
+from world import ADMIN, World
 
 
 def statuses(world: World, id: str) -> list[str]:
@@ -350,6 +353,42 @@ def test_a_request_that_was_refused_is_not_remembered_under_its_key(world: World
         world.ask("resume", id, "k")
     world.ask("pause", id)
     assert world.ask("resume", id, "k")["status"] == "queued"
+
+
+PLACES = [
+    *((status, Desired.RUN) for status in Status if status not in (Status.PAUSING, Status.PAUSED)),
+    (Status.PAUSING, Desired.PAUSE),
+    (Status.PAUSING, Desired.PREEMPT),
+    (Status.PAUSED, Desired.PAUSE),
+]
+
+
+@pytest.mark.parametrize(("status", "desired"), PLACES, ids=lambda value: str(value))
+def test_what_is_listed_as_allowed_is_done_and_all_else_refused_or_where_the_job_is_going_already(
+    world: World, status: Status, desired: Desired
+) -> None:
+    acts: dict[str, Callable[[str], Any]] = {
+        **{
+            action: partial(world.ask, action)
+            for action in ("cancel", "pause", "resume", "retry", "checkpoint")
+        },
+        "scale": lambda id: world.control.patch(id, {"workers": {"min": 1, "max": 3}}, actor=ADMIN),
+        "clone": lambda id: world.control.clone(id, {}, actor=ADMIN),
+        "delete": lambda id: world.control.delete(id, actor=ADMIN),
+    }
+    for action, act in acts.items():
+        id = world.submit()
+        with world.store.write() as tx:
+            jobs.change(tx, id, status=status, desired=desired)
+        before = world.job(id)
+        if action in before["allowed_actions"]:
+            act(id)
+            continue
+        try:
+            act(id)
+        except Conflict as refused:
+            assert refused.extra["allowed_actions"] == before["allowed_actions"]
+        assert world.job(id) == before, action
 
 
 IMPOSSIBLE: list[tuple[str, Callable[[World], str]]] = [

@@ -73,6 +73,19 @@ def test_a_success_that_was_recorded_before_the_timeout_holds(world: World) -> N
     assert world.status(id) == "succeeded"
 
 
+@pytest.mark.parametrize("said", ["2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"])
+def test_a_drivers_clock_decides_nothing(world: World, said: str) -> None:
+    id = world.submit(timeout_s=100)
+    world.round()
+    driver = world.driver(id)
+    driver.claim()
+    driver.post({"kind": "progress", "status": "running", "step": 0, "at": said})
+    world.round(80)
+    assert world.status(id) == "running"
+    world.round(30)
+    assert world.job(id)["reason"] == "timeout"
+
+
 def test_a_retry_has_the_whole_time_again(world: World) -> None:
     id, driver = world.running(timeout_s=100)
     world.round(110)

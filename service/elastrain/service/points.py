@@ -12,6 +12,7 @@ from elastrain.service.decide import Action
 
 INNER = (
     "looked",  # Ray was asked
+    "a timeout is noted",
     "placed",  # the scheduler's answers are written
     "ray has the driver",  # and nobody has written that down
     "the stop is noted",  # and Ray is not asked yet

@@ -36,7 +36,8 @@ def apply(tx: Tx, row: JobRow, attempt: AttemptRow, facts: Sequence[Fact], now: 
             writer = WRITERS.get(str(fact.get("kind")))
             if writer is None:
                 raise BadFact(f"unknown kind {fact.get('kind')!r}")
-            writer(tx, jobs.get(tx, row.id), attempt, fact, seconds(fact.get("at"), now))
+            at = min(seconds(fact.get("at"), now), now)  # a driver's clock may be ahead
+            writer(tx, jobs.get(tx, row.id), attempt, fact, at)
             if writer is _outcome:
                 attempt = attempts.get(tx, row.id, attempt.number) or attempt
         except BadFact as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from elastrain.service import points
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.commands import want
@@ -41,4 +42,5 @@ class Timeouts:
                 limit_s, used_s = float(row.spec["timeout_s"]), active_s(row, now)
                 message = f"It was starting and running for {used_s:.0f} s, and timeout_s is {limit_s:g}"
                 want(tx, row, move, Desired.CANCEL, message, "service", now)
+            points.reach("a timeout is noted")
             self._changes.tell(row.id)

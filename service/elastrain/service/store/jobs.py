@@ -168,7 +168,11 @@ def move(
     at: float,
     **values: Any,
 ) -> JobRow:
-    """Put a locked job into another status, with a transition and an event; `values` are further columns."""
+    """Put a locked job into another status, with a transition and an event; `values` are further columns.
+
+    at: when; a clock that is behind, such as a driver's, takes nothing back.
+    """
+    at = max(at, row.since)
     if status in ENDED:
         values = {"finished_at": at, "workers_active": 0, "workers_target": 0, "eta_s": None, **values}
     elif status in (Status.QUEUED, Status.PAUSED):  # back in the queue it has the place that its age gives
@@ -176,7 +180,7 @@ def move(
     elif status is Status.STARTING:
         values = {"workers_active": 0, "eta_s": None, **values}
     if row.status in (Status.STARTING, Status.RUNNING):
-        values = {"active_s": row.active_s + max(0.0, at - row.since), **values}
+        values = {"active_s": row.active_s + at - row.since, **values}
     if status is Status.RUNNING and row.started_at is None:
         values["started_at"] = at
     change(tx, row.id, status=status, reason=reason, message=message, since=at, **values)
