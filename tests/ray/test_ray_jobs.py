@@ -1,12 +1,19 @@
 """The service's side of Ray, against a real head: what it relies on is really so."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from elastrain.service import receipts
 from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, RayJobs, RayUnreachable
+from elastrain.service.sweeps import MARK
 from elastrain.service.up_ray import RayHead
 
 pytestmark = pytest.mark.ray
@@ -41,6 +48,33 @@ def test_a_driver_is_submitted_once_shown_stopped_and_only_told_what_it_may_know
     assert found is not None and found.status == "STOPPED"
     ray_jobs.stop(launch.submission_id)
     ray_jobs.stop("abc123-j-0000000000-2")
+
+
+def test_a_search_finds_an_orphan_on_the_cluster_and_its_receipt_is_in_the_log(ray_jobs: RayJobs) -> None:
+    tag = f"test/{os.getpid()}/1"
+    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(
+        sleep, env={**os.environ, "ELASTRAIN_ATTEMPT": tag}, start_new_session=True
+    ) as orphan:
+        launch = Launch(
+            "abc123-j-0000000000-1-sweep-1",
+            f"{sys.executable} -m elastrain.trainers.ray_sweep {tag}",
+            {},
+            0.0,
+        )
+        ray_jobs.submit(launch)
+        wait_for(ray_jobs, launch.submission_id, *ENDED)
+        (line,) = [x for x in ray_jobs.logs(launch.submission_id).splitlines() if x.startswith(MARK)]
+        found = receipts.read(json.loads(line.removeprefix(MARK)))
+        assert found is not None and receipts.open_points(found) == ""
+        (node,) = found["nodes"]
+        assert (node["node"], node["pids"]) == (ray_jobs.nodes()[0].id, [orphan.pid])
+        assert orphan.wait(5) == -signal.SIGKILL
+    assert ray_jobs.logs("abc123-j-0000000000-1-sweep-2") == ""
+
+
+def test_a_cluster_is_known_by_its_session(ray_jobs: RayJobs) -> None:
+    assert ray_jobs.session().startswith("session_") and ray_jobs.session() == ray_jobs.session()
 
 
 def test_nodes_are_told_with_what_they_have(ray_jobs: RayJobs) -> None:

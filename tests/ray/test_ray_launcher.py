@@ -305,6 +305,18 @@ def spot_node(ray_head: Any) -> Iterator[str]:
         psutil.wait_procs(family, timeout=20)
 
 
+def test_every_node_is_searched_and_one_that_is_gone_is_named(spot_node: str) -> None:
+    import ray
+    from elastrain.trainers.ray_sweep import sweep_nodes
+
+    gone, tag, here = "ab" * 28, f"test/{JOB}/2", ray.get_runtime_context().get_node_id()
+    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(sleep, env={**os.environ, "ELASTRAIN_ATTEMPT": tag}) as orphan:
+        searched, unsearched = sweep_nodes(tag, [here, spot_node, gone], workers_only=False)
+        assert {node["node"] for node in searched} == {here, spot_node} and unsearched == [gone]
+        assert {pid for node in searched for pid in node["pids"]} == {orphan.pid}, "both are this machine"
+
+
 def test_a_drained_node_gives_its_workers_a_notice_and_gets_no_new_ones(
     tmp_path: Path, coordinator: Coordinator, ray_head: Any, spot_node: str
 ) -> None:
