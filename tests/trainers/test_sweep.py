@@ -17,7 +17,7 @@ from elastrain.trainers.parent import die_with_parent
 from elastrain.trainers.sweep import TAG, WORKER, Found, belonging, sweep
 
 numbers = count()
-SLEEP = "import time; time.sleep(600)"
+SLEEP = "import time; time.sleep(60)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {SLEEP}"
 # its child is in a session of its own, and nobody's child any more
 LEAVES_A_GRANDCHILD = f"""
@@ -68,8 +68,10 @@ def start(tag: str) -> Iterator[Start]:
 
     yield start
     for process in started:
+        assert process.stdout is not None
+        process.stdout.close()  # others may hold its other end
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def said(process: subprocess.Popen[str]) -> str:
