@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -12,7 +13,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from e2e.house import House, Houses, Watched, active, eventually, kill_pid
+from e2e.house import DIGITS, SHORT, House, Houses, Watched, active, eventually, kill_pid
 from elastrain.client import Job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -148,6 +149,24 @@ def test_a_cancel_at_any_moment_leaves_nothing(house: House, submit: Submit, mom
     run.job.cancel()
     assert run.job.wait(60).status == "cancelled"
     assert of(run.job) == [] and proven(run.job)
+    assert eventually(lambda: no_zombies(house), 10)
+
+
+def test_jobs_that_are_cancelled_in_bulk_give_everything_back(house: House) -> None:
+    def used() -> float:
+        return float(sum(node["used"].get("CPU", 0) for node in house.client.cluster()["nodes"]))
+
+    jobs = []
+    for number in range(6):
+        jobs.append(house.client.submit(DIGITS, overrides=[*SHORT, "workers={min: 2, max: 2}"]))
+        time.sleep(0.4 * number)
+        jobs[-1].cancel()
+    assert {job.wait(120).status for job in jobs} == {"cancelled"}
+    assert all(of(job) == [] for job in jobs)
+    eventually(lambda: used() == 0, 30)
+    last = house.client.submit(DIGITS, overrides=[*SHORT, "epochs=2", "workers={min: 2, max: 2}"])
+    assert last.wait(120).status == "succeeded"
+    assert proven(last) and of(last) == []
     assert eventually(lambda: no_zombies(house), 10)
 
 

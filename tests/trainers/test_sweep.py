@@ -151,6 +151,17 @@ def test_what_does_not_end_is_named(tag: str, start: Start, monkeypatch: pytest.
     assert (swept.pids, swept.left) == ([], [process.pid])
 
 
+def test_a_worker_that_sweeps_its_own_attempt_survives_it(tag: str, start: Start) -> None:
+    other = start(DEAF)
+    said(other)
+    program = f"from elastrain.trainers.sweep import sweep; print(sweep({tag!r}).pids)"
+    environment = {**os.environ, TAG: tag, WORKER: "w2"}
+    swept = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert swept.stdout.strip() == f"[{other.pid}]"
+
+
 def test_whoever_sweeps_is_spared_and_not_looked_behind() -> None:
     processes = [
         Found(1, 0, None, None),
