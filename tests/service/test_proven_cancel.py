@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from elastrain.service import reconciler
 from elastrain.service.auth import Actor
-from elastrain.service.decide import SWEEP_S
+from elastrain.service.decide import SWEEP_S, Action
 from elastrain.service.errors import Conflict, Forbidden, Gone
 from elastrain.service.sweeps import AT_MOST
 from world import ADMIN, Driver, World
@@ -170,6 +171,34 @@ def test_a_search_for_a_job_that_goes_on_is_given_up_after_some_tries(world: Wor
     assert not event["data"]["proven"] and event["data"]["unsearched"] == ["n1"]
 
 
+def test_a_cancel_that_comes_between_the_look_and_the_writing_waits_for_the_search(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, _ = world.running()
+    for _ in range(2):  # after the second loss it waits before it goes on
+        driver = world.driver(id)
+        driver.claim()
+        driver.exits("FAILED")
+        world.round()
+    world.ray.finds = ["nothing"]
+    world.ask("pause", id)
+
+    def decide(*seen: Any) -> Any:
+        decision = reconciler_decide(*seen)
+        if decision.action is Action.FINISH:
+            world.cancel(id)
+        return decision
+
+    reconciler_decide = reconciler.decide
+    with monkeypatch.context() as patch:
+        patch.setattr(reconciler, "decide", decide)
+        world.round()
+    assert world.status(id) == "cancelling"
+    for _ in range(4):
+        world.round(60)
+    assert world.status(id) == "cancelled"
+
+
 def test_a_driver_that_the_list_left_out_is_not_taken_for_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +276,16 @@ def test_an_admin_may_end_what_no_cluster_can_prove_any_more(world: World) -> No
     world.round()
     assert world.ray.stops == [driver.launch.submission_id], "it was still there after all"
     assert world.control.cancel(id, actor=ADMIN, force=True)["status"] == "cancelled"
+
+
+def test_a_driver_that_vouched_for_the_others_is_itself_not_proven_gone_by_force(world: World) -> None:
+    id, driver = world.running()
+    world.cancel(id)
+    driver.post({"kind": "outcome", **driver.writes_outcome("cancelled")})
+    world.ray.trouble = "the connection was refused"
+    world.control.cancel(id, actor=ADMIN, force=True)
+    world.round()
+    assert (world.status(id), world.job(id)["receipt"]["proven"]) == ("cancelled", False)
 
 
 def test_force_ends_a_running_job_and_a_search_too(world: World) -> None:
