@@ -9,7 +9,7 @@ import pytest
 
 from elastrain.service.errors import Conflict, Forbidden
 from elastrain.service.jobs import Desired, Status
-from elastrain.service.store import jobs
+from elastrain.service.store import jobs, keys
 from world import ADMIN, World
 
 
@@ -144,6 +144,8 @@ def test_a_pause_after_a_resume_while_pausing_holds(world: World) -> None:
     id, driver = world.running()
     for action in ("pause", "resume", "pause"):
         world.ask(action, id)
+    assert world.ask("resume", id)["desired"] == "preempt"
+    assert world.ask("pause", id)["desired"] == "pause"
     driver.ends("preempted", step=40)
     world.round()
     assert (world.status(id), world.job(id)["desired"]) == ("paused", "pause")
@@ -269,6 +271,28 @@ def test_a_failed_job_is_retried_under_its_id_with_all_its_retries(world: World)
         world.ask("retry", id)
 
 
+def test_a_job_that_has_lost_all_its_attempts_is_retried_at_once_and_has_them_all_again(world: World) -> None:
+    id, _ = world.running(retries=1)
+    for _ in range(2):
+        world.driver(id).exits("FAILED")
+        world.round()
+    assert world.job(id)["reason"] == "retries_exhausted"
+    world.ask("retry", id)
+    world.round()
+    assert (world.status(id), world.job(id)["counters"]["retries_left"]) == ("starting", 1)
+
+
+def test_a_user_who_resumes_does_not_wait_for_the_time_that_a_driver_that_gave_up_has_to(
+    world: World,
+) -> None:
+    id, driver = world.running()
+    driver.ends("preempted", step=12, message="1 of at least 2 workers for 60 s")
+    world.ask("pause", id)
+    world.ask("resume", id)
+    world.round()
+    assert world.status(id) == "starting"
+
+
 def test_two_retries_at_once_make_one_attempt(world: World) -> None:
     id, _ = failed(world)
     with ThreadPoolExecutor(2) as pool:
@@ -345,6 +369,28 @@ def test_a_key_makes_a_repeated_request_the_same_request_also_after_a_restart(wo
     assert world.ask("checkpoint", id, "other")["checkpoint_requests"]["asked"] == 2
     world.ask("pause", id, "k")  # another route
     assert world.status(id) == "pausing"
+
+
+def test_a_key_that_another_request_holds_is_a_conflict_and_nothing_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(*_: Any) -> None:
+        raise keys.KeyTaken("k")
+
+    id, _ = world.running()
+    monkeypatch.setattr(keys, "add", held)
+    with pytest.raises(Conflict, match="under way") as refused:
+        world.ask("checkpoint", id, "k")
+    assert refused.value.code == "idempotency_key_in_use"
+    assert world.job(id)["checkpoint_requests"] == {"asked": 0, "done": 0}
+
+
+def test_many_requests_with_one_key_at_once_are_one(world: World) -> None:
+    id, _ = world.running()
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: world.ask("checkpoint", id, "k"), range(6)))
+    assert [answer["checkpoint_requests"]["asked"] for answer in answers] == [1] * 6
+    assert world.job(id)["checkpoint_requests"]["asked"] == 1
 
 
 def test_a_request_that_was_refused_is_not_remembered_under_its_key(world: World) -> None:

@@ -79,11 +79,14 @@ def test_a_drivers_clock_decides_nothing(world: World, said: str) -> None:
     world.round()
     driver = world.driver(id)
     driver.claim()
+    world.round(40)  # this counts as well
     driver.post({"kind": "progress", "status": "running", "step": 0, "at": said})
-    world.round(80)
+    world.round(40)
     assert world.status(id) == "running"
     world.round(30)
     assert world.job(id)["reason"] == "timeout"
+    times = [item["at"] for item in world.job(id)["transitions"]]
+    assert times == sorted(times)
 
 
 def test_a_retry_has_the_whole_time_again(world: World) -> None:

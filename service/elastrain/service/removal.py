@@ -14,7 +14,7 @@ from elastrain.service.clock import Clock
 from elastrain.service.commands import not_now
 from elastrain.service.finding import lock
 from elastrain.service.jobs import ENDED
-from elastrain.service.pace import Troubles
+from elastrain.service.pace import Pace, Troubles
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, jobs, keys, leftovers
 from elastrain.service.views import JobViews, Json
@@ -23,6 +23,8 @@ from elastrain.trainers.storage import Storage, StorageError
 log = logging.getLogger(__name__)
 
 ROUND_S = 5.0
+# what grows old does so slowly, and looking for it reads much
+OLD_EVERY_S = 600.0
 DAY_S = 86_400.0
 # how long the answer to a request is kept for its repetition
 KEYS_S = 2 * DAY_S
@@ -56,6 +58,7 @@ class Janitor:
         self._storage = storage
         self._keep_s = settings.keep_ended_days * DAY_S
         self._clock = clock
+        self._old = Pace(clock, OLD_EVERY_S)
         self._troubles = Troubles()
 
     def run(self, stop: threading.Event) -> None:
@@ -68,18 +71,22 @@ class Janitor:
 
     def round(self) -> None:
         """Everything once. Raises what the store raises."""
-        now = self._clock.now()
-        with self._store.write() as tx:
-            keys.forget_before(tx, now - KEYS_S)
-            old = leftovers.mark_older(tx, now - self._keep_s, now) if self._keep_s else []
-        for id in old:
-            log.info("job %s ended more than %g days ago, and is removed", id, self._keep_s / DAY_S)
+        if self._old.due("what is old"):
+            self._mark_old()
         with self._store.read() as tx:
             leaving = {attempt.job for attempt in attempts.not_ended(tx)}
             deleted = leftovers.marked(tx)
         for id in deleted:
             if id not in leaving:  # its driver may still write
                 self._remove(id)
+
+    def _mark_old(self) -> None:
+        now = self._clock.now()
+        with self._store.write() as tx:
+            keys.forget_before(tx, now - KEYS_S)
+            old = leftovers.mark_older(tx, now - self._keep_s, now) if self._keep_s else []
+        for id in old:
+            log.info("job %s ended more than %g days ago, and is removed", id, self._keep_s / DAY_S)
 
     def _remove(self, id: str) -> None:
         try:

@@ -136,7 +136,7 @@ def delete(service: Service, asker: Asker, job: JobId) -> Reply:
     return Reply(service.delete(job, actor=asker), status_code=202)
 
 
-@router.post("/cancel", response_model=Cancelled)
+@router.post("/cancel", response_model=Cancelled, responses=refusals(409))
 def cancel_many(
     service: Service,
     asker: Asker,

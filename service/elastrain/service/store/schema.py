@@ -83,6 +83,7 @@ jobs = Table(
     Column("pinned", Boolean, nullable=False, server_default=false()),
     Column("deleted_at", Float),
     Index("jobs_by_end", "finished_at"),
+    Index("jobs_by_deletion", "deleted_at"),
     Index("jobs_by_status", "status"),
     Index("jobs_by_age", "created_at", "id"),
 )
