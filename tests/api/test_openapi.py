@@ -40,6 +40,19 @@ def test_every_operation_explains_itself_and_every_item_has_an_example(http: htt
     assert [name for name in told if "examples" not in schemas[name]] == []
 
 
+def test_every_post_that_writes_can_be_repeated_with_a_key(http: httpx.Client) -> None:
+    paths: dict[str, Any] = http.get("/openapi.json").json()["paths"]
+    posts = {path: ways["post"] for path, ways in paths.items() if "post" in ways}
+    keyless = {
+        path
+        for path, post in posts.items()
+        if "idempotency-key" not in {given["name"].lower() for given in post.get("parameters", ())}
+    }
+    # drivers repeat by nonce and by number
+    assert keyless - {"/v1/projects"} == {"/v1/driver/claim", "/v1/driver/facts"}
+    assert len(posts) > 8
+
+
 def test_reasons_are_a_closed_list_in_the_document(http: httpx.Client) -> None:
     schemas = http.get("/openapi.json").json()["components"]["schemas"]
     assert set(schemas["Reason"]["enum"]) == {reason.value for reason in Reason}

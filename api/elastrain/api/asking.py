@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from elastrain.api.schemas.service import Problem
 from elastrain.service.control import Control
@@ -24,6 +24,15 @@ JobId = Annotated[
 ]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        description="The same key with the same body is the same request, and gets its answer.",
+    ),
+]
 
 Answers = dict[int | str, dict[str, Any]]
 

@@ -64,18 +64,22 @@ class Commands:
         self._changes.tell(id, decide=True)
         return job
 
-    def force_cancel(self, job_id: str, actor: Actor) -> Json:
+    def force_cancel(self, job_id: str, actor: Actor, key: str | None = None) -> Json:
         """As cancel, and its attempts count as gone, though nobody has seen that. For admins."""
-        now = self._clock.now()
-        with self._store.write() as tx:
-            row = lock(tx, job_id, actor, "cancel jobs")
+        with self._store.read() as tx:
+            id = find(tx, job_id, actor).id
+
+        def act(tx: Tx) -> tuple[str, Json]:
+            row = lock(tx, id, actor, "cancel jobs")
             actor.must("admin", "force a cancel")
-            ask_one(tx, row, "cancel", actor.name, now)
-            for attempt in attempts.of_job(tx, row.id):
+            ask_one(tx, row, "cancel", actor.name, self._clock.now())
+            for attempt in attempts.of_job(tx, id):
                 if attempt.state != "ended" and attempt.forced_by is None:
-                    attempts.change(tx, row.id, attempt.number, forced_by=actor.name)
-            job = self._views.one(tx, jobs.get(tx, row.id))
-        self._changes.tell(row.id, decide=True)
+                    attempts.change(tx, id, attempt.number, forced_by=actor.name)
+            return id, self._views.one(tx, jobs.get(tx, id))
+
+        job, _ = self._once.do(actor, f"POST /jobs/{id}/cancel", key, {"force": True}, act)
+        self._changes.tell(id, decide=True)
         return job
 
     def preempt_all(self, message: str) -> list[str]:

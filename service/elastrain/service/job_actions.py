@@ -57,14 +57,16 @@ class JobActions:
         """
         return self._commands.ask(action, job_id, actor, idempotency_key)
 
-    def cancel(self, job_id: str, *, actor: Actor, force: bool = False) -> Json:
+    def cancel(
+        self, job_id: str, *, actor: Actor, force: bool = False, idempotency_key: str | None = None
+    ) -> Json:
         """The job, cancelling or cancelled, however often. Raises Conflict once it ended otherwise.
 
         force: for admins, without the proof that its processes are gone: the receipt says so.
         """
         if force:
-            return self._commands.force_cancel(job_id, actor)
-        return self.ask("cancel", job_id, actor=actor)
+            return self._commands.force_cancel(job_id, actor, idempotency_key)
+        return self.ask("cancel", job_id, actor=actor, idempotency_key=idempotency_key)
 
     def cancel_many(
         self,

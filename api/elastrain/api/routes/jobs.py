@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query
+from fastapi import APIRouter, Body, Query
 
-from elastrain.api.asking import Cursor, JobId, Limit, Service, refusals
+from elastrain.api.asking import Cursor, IdempotencyKey, JobId, Limit, Service, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.jobs import Cancelled, DryRun, Job, JobPage, JobPatch
@@ -12,14 +12,6 @@ from elastrain.api.schemas.training import GenerationPage, WorkerPage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=refusals(401, 403, 422))
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=200,
-        description="The same key with the same body is the same request, and gets its answer.",
-    ),
-]
 # routes that write a wish down, which others then fulfil
 ASKED: dict[str, Any] = {"status_code": 202, "response_model": Job, "responses": refusals(404, 409)}
 StatusFilter = Annotated[str | None, Query(max_length=200, description="One or several, comma-separated.")]
@@ -99,9 +91,8 @@ def cancel(
     idempotency_key: IdempotencyKey = None,
 ) -> Reply:
     """Asks for the job's end; `cancelled` is only reached once all its processes are gone."""
-    if force:
-        return Reply(service.cancel(job, actor=asker, force=True), status_code=202)
-    return Reply(service.ask("cancel", job, actor=asker, idempotency_key=idempotency_key), status_code=202)
+    done = service.cancel(job, actor=asker, force=force, idempotency_key=idempotency_key)
+    return Reply(done, status_code=202)
 
 
 @router.post("/{job}/pause", **ASKED)
