@@ -59,7 +59,9 @@ def test_a_killed_ray_head_is_started_again_and_the_job_goes_on_from_its_checkpo
     assert digests(job) == undisturbed
     assert "Ray ended" in house.server.said
     assert job.data["counters"]["retries_left"] == 3, "a lost cluster is no fault of the job"
-    assert [event["data"]["reason"] for event in run.record.of_type("attempt.receipt")][:1] == ["cluster_lost"]
+    assert [event["data"]["reason"] for event in run.record.of_type("attempt.receipt")][:1] == [
+        "cluster_lost"
+    ]
 
 
 def test_a_killed_service_misses_nothing_of_the_job_that_trained_on(

@@ -59,6 +59,18 @@ def test_a_driver_that_vouched_for_its_processes_is_believed_once_it_is_gone(wor
     assert world.ray.searches == []
 
 
+def test_a_driver_that_could_not_search_everywhere_is_followed_by_a_search(world: World) -> None:
+    id, driver = world.running()
+    world.cancel(id)
+    receipt = {"nodes": [], "unsearched": ["n1"], "seconds": 20.0}
+    driver.post({"kind": "outcome", **driver.writes_outcome("cancelled", receipt=receipt)})
+    driver.exits()
+    world.round()
+    assert (world.status(id), len(world.ray.searches)) == ("cancelling", 1)
+    world.round()
+    assert world.status(id) == "cancelled"
+
+
 def test_what_a_killed_driver_left_is_searched_for_before_anything_is_called_cancelled(world: World) -> None:
     id = killed_while_cancelling(world)
     world.ray.finds = [prints({"node": "n1", "pids": [41, 42]})]

@@ -110,8 +110,6 @@ def _sweeping(attempt: AttemptRow, seen: Seen, now: float) -> Decision:
     """The driver is gone; Ray searches its nodes for what it has left."""
     since = attempt.sweep_at or 0.0
     if seen.state == "absent":
-        if now < since:
-            return Decision(Action.NOTHING, "waiting before the next search")
         return Decision(Action.SWEEP, "the driver did not vouch for the end of its processes")
     if seen.state == "alive" and now - since <= SWEEP_S:
         return Decision(Action.NOTHING, "the nodes are being searched")

@@ -35,7 +35,7 @@ class Look:
             return Seen("absent")
         number, asked_at = 0, attempt.submitted_at
         if attempt.state == "sweeping":
-            number, asked_at = attempt.sweep_no or -1, attempt.sweep_at
+            number, asked_at = attempt.sweep_no or -1, attempt.sweep_at  # or it will be asked for then
         found = self.jobs.get((attempt.job, attempt.number, number))
         if found is None:
             if (asked_at or 0.0) >= self.at:

@@ -48,10 +48,7 @@ class Outage:
                 if (current.status, current.reason) != (row.status, row.reason):
                     continue
                 _begin(tx, current, error, now) if error is not None else _over(tx, current, now)
-                position = jobs.get(tx, row.id).position  # our own word is none of the driver's
             points.reach("the outage is noted")
-            if error is not None:
-                self._heard[row.id] = (position, self._heard[row.id][1])
             self._changes.tell(row.id)
 
 
