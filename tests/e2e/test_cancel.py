@@ -56,9 +56,14 @@ def of(job: Job) -> list[psutil.Process]:
     """Every process of the job on this machine, by what it has in its environment.
 
     But for Ray's own: an actor of Ray Train that serves the whole cluster, and carries the tag of whoever
-    came first; and a shell that looks every second whether its driver lives.
+    came first; the one that saw the driver end, and a shell that looks every second whether it lives.
     """
-    rays = ("ray::_AutoscalingCoordinatorActor", "/bin/sh -c while kill -s 0", "sleep 1")
+    rays = (
+        "ray::_AutoscalingCoordinatorActor",
+        "ray::JobSupervisor",
+        "/bin/sh -c while kill -s 0",
+        "sleep 1",
+    )
     found = []
     for process in psutil.process_iter():
         try:
@@ -167,7 +172,7 @@ def test_jobs_that_are_cancelled_in_bulk_give_everything_back(house: House) -> N
     last = house.client.submit(DIGITS, overrides=[*SHORT, "epochs=2", "workers={min: 2, max: 2}"])
     assert last.wait(120).status == "succeeded"
     eventually(lambda: last.refresh().data["receipt"], 30)  # success needs no proof, and comes first
-    assert proven(last) and of(last) == []
+    assert proven(last) and eventually(lambda: of(last) == [], 10)
     assert eventually(lambda: no_zombies(house), 10)
 
 
