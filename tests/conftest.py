@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import settings
 
+import buckets
 import databases
 
 # A busy machine makes an example slow without making it wrong, so only the test's own timeout counts.
@@ -19,6 +20,23 @@ def postgres() -> Iterator[databases.Postgres]:
         if server is None:
             pytest.skip(databases.MISSING)
         yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[buckets.Seaweed]:
+    """The session's S3 server."""
+    with buckets.running() as server:
+        if server is None:
+            pytest.skip(buckets.MISSING)
+        yield server
+
+
+@pytest.fixture
+def door(seaweed: buckets.Seaweed) -> Iterator[buckets.Door]:
+    """A way to the S3 server that fails when it is told to."""
+    made = buckets.Door(seaweed.url)
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=databases.BOTH)

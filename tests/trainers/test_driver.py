@@ -331,6 +331,50 @@ async def test_an_attempt_that_breaks_is_the_services_fault_and_says_where(
     assert "ZeroDivisionError: a bug of ours" in found["message"]
 
 
+def away(
+    monkeypatch: pytest.MonkeyPatch, storage: Storage, times: int, kind: str = "unavailable", why: str = "503"
+) -> list[str]:
+    """The store fails that many puts; -> the keys that were asked for."""
+    put, asked = storage.put, list[str]()
+
+    def failing(key: str, data: bytes | Path, *, create_only: bool = True) -> None:
+        if "/logs/" not in key:
+            asked.append(key)
+            if len(asked) <= times:
+                raise StorageError(kind, f"{why} ({len(asked) // 3})")
+        put(key, data, create_only=create_only)
+
+    monkeypatch.setattr(storage, "put", failing)
+    monkeypatch.setattr(module, "STORAGE_AGAIN_S", 0.0)
+    return asked
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["unavailable", "denied"])
+async def test_a_storage_that_is_away_at_the_start_costs_no_attempt_and_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, storage: Storage, kind: str
+) -> None:
+    FakeAttempt.script = Outcome("succeeded", 9)
+    asked = away(monkeypatch, storage, 7, kind)
+    assert (await run(driver)).outcome == "succeeded"
+    assert len(asked) > 7
+    told = [f["message"] for f in FakeReporter.now.facts if f.get("type") == "storage.waiting"]
+    assert len(told) == 3  # the trouble changed twice
+    assert "503 (0)" in told[0] and "waiting for it" in told[0]
+
+
+@pytest.mark.anyio
+async def test_a_driver_that_waits_for_its_storage_hears_that_the_job_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, storage: Storage
+) -> None:
+    away(monkeypatch, storage, 10**9)
+    monkeypatch.setattr(module, "STORAGE_PATIENCE_S", 0.0)
+    running = asyncio.ensure_future(run(driver))
+    await asyncio.sleep(0.05)
+    FakeReporter.now.on_desired({**DESIRED, "version": 2, "desired": "cancel"})
+    assert (await asyncio.wait_for(running, 10)).outcome == "cancelled"
+
+
 @pytest.mark.anyio
 async def test_a_storage_that_refuses_is_named(
     monkeypatch: pytest.MonkeyPatch, driver: Driver, storage: Storage

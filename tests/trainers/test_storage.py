@@ -17,8 +17,11 @@ SEGMENT = st.text(
 KEYS = st.lists(SEGMENT.filter(lambda s: s.strip(".") != ""), min_size=1, max_size=4).map("/".join)
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", pytest.param("s3", marks=pytest.mark.stores)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "s3":
+        made: Storage = request.getfixturevalue("seaweed").storage("a prefix/with ünïcode [and] more")
+        return made
     return open_storage("memory://" if request.param == "memory" else f"file://{tmp_path}/not yet there")
 
 

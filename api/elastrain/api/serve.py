@@ -38,13 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         settings = Settings.from_env()
+        service = Service(settings)
     except SettingsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
     # uvicorn hands the signal on when it has ended, and by default that ends us before the service is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    with Service(settings) as service:
+    with service:
         service.control.auth.ensure_admin_token(settings.home / "token")
         server(service.control, asked.host, asked.port).run()
     return 1  # it ended by itself: the port is taken, and the log says so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 from typing import Self
@@ -13,9 +14,11 @@ from elastrain.service.migrations import migrate
 from elastrain.service.ray_jobs import RayJobs
 from elastrain.service.reconciler import Reconciler
 from elastrain.service.removal import Janitor
-from elastrain.service.settings import Settings
+from elastrain.service.settings import Settings, SettingsError
 from elastrain.service.store import Store
-from elastrain.trainers.storage import open_storage
+from elastrain.trainers.storage import Storage, StorageError, open_storage
+
+log = logging.getLogger(__name__)
 
 
 class Service:
@@ -25,9 +28,11 @@ class Service:
     """
 
     def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError for a bucket that does not exist, StorageError, and SQLAlchemy's errors."""
         migrate(settings.database_url)
         self._store = Store(settings.database_url)
         storage = open_storage(settings.storage_url, settings.storage_options)
+        _must_exist(storage)
         clock, changes = SystemClock(), Changes()
         self._ray = ray = RayJobs(settings.ray_address, settings.ca_bundle)
         self.control = Control(
@@ -64,3 +69,13 @@ class Service:
         self.stop()
         self._ray.close()
         self._store.close()
+
+
+def _must_exist(storage: Storage) -> None:
+    """A bucket that nobody made is the operator's to make; one that is away, or refuses us, may come back."""
+    try:
+        storage.check()
+    except StorageError as error:
+        if error.kind == "missing_bucket":
+            raise SettingsError(f"ELASTRAIN_STORAGE_URL: {error}") from None
+        log.warning("the object storage: %s", error)

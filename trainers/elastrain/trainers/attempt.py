@@ -108,7 +108,7 @@ class Attempt:
         self._outcome = self._loop.create_future()
         self._address = await self.coordinator.open(self.host)
         try:
-            found = await asyncio.to_thread(self.checkpoints.newest)
+            found = await self.opener.patiently(self.checkpoints.newest)
         except NoSource as error:
             await self.coordinator.close()
             return Outcome("failed", 0, "user", str(error))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from elastrain.trainers.data import Plan
 from elastrain.trainers.facts import event, now
+from elastrain.trainers.fence import Fence
 from elastrain.trainers.messages import Json
 from elastrain.trainers.spec import JobSpec, spec_digest
 from elastrain.trainers.spec_source import NoSource, Source
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 
@@ -39,6 +43,7 @@ class Checkpoints:
         self.storage, self.job, self.attempt, self.spec, self.emit = storage, job, attempt, spec, emit
         self.root = f"jobs/{job}/checkpoints"
         self.pending: dict[tuple[int, int], Pending] = {}
+        self.fence = Fence(storage, job, attempt)
         self.plan: Plan | None = None
         self.source_step: int | None = None  # of the other job's checkpoint, once that was offered
 
@@ -69,14 +74,13 @@ class Checkpoints:
         A later attempt fences this one: if it has claimed, nothing is written.
         """
         manifest = self._manifest(pending)
-        if self._superseded():
-            raise StorageError("superseded", f"attempt {self.attempt + 1} has begun: this one writes no more")
+        key, data = f"{self._prefix(pending.step)}/manifest.json", json.dumps(manifest, indent=1).encode()
+        self.fence.check()
         try:
-            self.storage.put(
-                f"{self._prefix(pending.step)}/manifest.json", json.dumps(manifest, indent=1).encode()
-            )
-        except AlreadyExists:  # the same step, saved by another generation: the same bits
-            return
+            self.storage.put(key, data)
+        except AlreadyExists:  # saved by another generation: the same bits; or by us, and the answer was lost
+            if self.storage.get(key) != data:
+                return
         self.emit(self._fact(manifest))
         text = f"checkpoint {pending.step} saved ({sum(f['bytes'] for f in manifest['files'])} bytes)"
         self.emit(
@@ -84,14 +88,10 @@ class Checkpoints:
                 "checkpoint.saved", text, {"step": pending.step, "params_digest": manifest["params_digest"]}
             )
         )
-        self._retain()
-
-    def _superseded(self) -> bool:
         try:
-            self.storage.size(f"jobs/{self.job}/attempts/{self.attempt + 1}/claim.json")
-        except NotFound:
-            return False
-        return True
+            self._retain()
+        except StorageError as error:  # what is old stays a while longer; the new one is saved all the same
+            log.warning("checkpoints of %s could not be tidied up: %s", self.job, error)
 
     def _manifest(self, pending: Pending) -> Json:
         first = pending.parts[0]
@@ -133,6 +133,7 @@ class Checkpoints:
     def _retain(self) -> None:
         """Keep the newest `keep`. The manifest goes first: a checkpoint without one does not exist."""
         steps = self.steps()
+        self.fence.check()
         for step in steps[: max(0, len(steps) - max(1, self.spec.checkpoint.keep))]:
             manifest = self.read(step)
             for entry in sorted(self.storage.list(self._prefix(step)), key=lambda e: "manifest" not in e.key):
@@ -205,6 +206,7 @@ class Checkpoints:
         if manifest is None and step == self.source_step:
             raise NoSource(f"resume_from {self.spec.resume_from}: checkpoint {step} cannot be loaded: {why}")
         source = f"{self._prefix(step)}/manifest.json"
+        self.fence.check()
         try:
             self.storage.move(source, f"{self._prefix(step)}/manifest.bad-{self.attempt}.json")
         except NotFound:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import shutil
 import signal
 import sys
@@ -25,14 +26,15 @@ from typing import Any, cast
 
 from elastrain.trainers.attempt import Attempt, Outcome
 from elastrain.trainers.claim import Claim, Refused, Ticket, Unanswered, claim
-from elastrain.trainers.facts import now
+from elastrain.trainers.facts import event, now
+from elastrain.trainers.fence import Fence, Superseded
 from elastrain.trainers.launcher import Launcher
 from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
 from elastrain.trainers.messages import Json
 from elastrain.trainers.processes import make_scratch
 from elastrain.trainers.reporter import Reporter
 from elastrain.trainers.spec import JobSpec, parse_spec
-from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError, open_storage
+from elastrain.trainers.storage import AlreadyExists, Storage, StorageError, open_storage
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,9 @@ LauncherMaker = Callable[[JobSpec, Said], Launcher]
 
 LAST_FACTS_S = 600.0  # for a service that is away at the end; then only the outcome in storage tells of it
 STORAGE_PATIENCE_S = 300.0
+STORAGE_AGAIN_S = 2.0
+# at the start, by the kind of trouble: keys may be rotated, a missing bucket is a mistake
+PATIENCE_WITH = {"unavailable": math.inf, "denied": 600.0}
 ENDS = {"pause": "paused", "preempt": "preempted", "cancel": "cancelled"}  # desired -> how the attempt ends
 
 
@@ -84,6 +89,8 @@ class Driver:
         shipping = asyncio.create_task(self._ship_log(said))
         try:
             outcome = await self._train(make_launcher, said, host)
+        except StorageError as error:
+            outcome = Outcome("failed", 0, "infrastructure", f"the object storage failed: {error.message}")
         except Exception:
             log.exception("the attempt broke")
             outcome = Outcome("failed", 0, "service", traceback.format_exc(limit=-8))
@@ -98,7 +105,7 @@ class Driver:
         return outcome
 
     async def _train(self, make_launcher: LauncherMaker, said: Said, host: str) -> Outcome:
-        fenced = await asyncio.to_thread(self._fence)
+        fenced = await self._begin()
         if fenced is not None:
             return fenced
         spec = parse_spec(self._claim.spec)
@@ -127,20 +134,36 @@ class Driver:
             self._end(*self._early_end)
         return await running
 
-    def _fence(self) -> Outcome | None:
-        """Tell attempts before this one that they may write no more; an outcome if this one may not."""
-        later = f"jobs/{self._ticket.job}/attempts/{self._ticket.attempt + 1}/claim.json"
-        try:
-            self._storage.put(f"{self._folder}/claim.json", json.dumps({"at": now()}).encode())
-            self._began = True
-            self._storage.size(later)
-        except NotFound:
-            return None
-        except AlreadyExists:
-            return Outcome("failed", 0, "service", f"attempt {self._ticket.attempt} was begun before")
-        except StorageError as error:
-            return Outcome("failed", 0, "infrastructure", f"storage cannot be used: {error.message}")
-        return Outcome("cancelled", 0, None, "a later attempt has begun")
+    async def _begin(self) -> Outcome | None:
+        """Fence off the attempts before this one; an outcome if this one must not begin.
+
+        A store that is away costs no attempt: nothing runs yet, so we wait for it, and say so once.
+        """
+        fence, said = Fence(self._storage, self._ticket.job, self._ticket.attempt), ""
+        began = time.monotonic()
+        while True:
+            try:
+                await asyncio.to_thread(fence.begin)
+                self._began = True
+                return None
+            except Superseded:
+                self._began = True
+                return Outcome("cancelled", 0, None, "a later attempt has begun")
+            except AlreadyExists:
+                return Outcome("failed", 0, "service", f"attempt {self._ticket.attempt} was begun before")
+            except StorageError as error:
+                why = f"the object storage cannot be used: {error.message}"
+                patience_s = PATIENCE_WITH.get(error.kind, 0.0)
+                if time.monotonic() - began > patience_s:
+                    return Outcome("failed", 0, "infrastructure", why)
+            if end := ENDS.get(self._desired["desired"]):
+                return Outcome(cast(Any, end), 0, None, None)
+            if self._early_end is not None:
+                return Outcome(cast(Any, self._early_end[0]), 0, None, self._early_end[1])
+            if why != said:
+                self._tell(event("storage.waiting", f"{why}; waiting for it", {}))
+                said = why
+            await asyncio.sleep(STORAGE_AGAIN_S)
 
     def _receipt(self) -> Json | None:
         """What is known of the end of this attempt's processes; None if the service has to look itself."""

@@ -17,6 +17,7 @@ from elastrain.trainers.checkpoints import Checkpoints
 from elastrain.trainers.coordinator import Coordinator
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.facts import event
+from elastrain.trainers.fence import Superseded
 from elastrain.trainers.membership import Machine, Phase
 from elastrain.trainers.messages import Event, Json
 from elastrain.trainers.opening import thin
@@ -68,7 +69,7 @@ class Opener:
     async def _restore(self, action: m.Open) -> None:
         try:
             async with self._storage:
-                found = await self._patiently(self.checkpoints.newest)
+                found = await self.patiently(self.checkpoints.newest)
         except StorageError as error:
             why = f"no checkpoint could be looked for, for {PATIENCE_S:.0f} s: {error}"
             self.give_up(why, "infrastructure")
@@ -90,20 +91,24 @@ class Opener:
     async def _set_aside(self, step: int, why: str) -> None:
         async with self._storage:
             try:
-                await self._patiently(lambda: self.checkpoints.set_aside(step, why))
+                await self.patiently(lambda: self.checkpoints.set_aside(step, why))
             except StorageError as error:
                 log.warning("checkpoint %d is bad and could not be set aside: %s", step, error)
 
-    async def _patiently(self, act: Callable[[], Any]) -> Any:
+    async def patiently(self, act: Callable[[], Any]) -> Any:
         """Raises StorageError if the store does not answer for long."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline, said = time.monotonic() + PATIENCE_S, ""
         while True:
             try:
                 return await asyncio.to_thread(act)
+            except Superseded:
+                raise
             except StorageError as error:
                 if time.monotonic() > deadline:
                     raise
-                log.warning("the storage is asked again: %s", error)
+                if str(error) != said:
+                    log.warning("the storage is asked again until it answers: %s", error)
+                said = str(error)
                 await asyncio.sleep(RETRY_S)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""Objects in a local directory or a bucket, behind eight verbs.
+"""Objects in a local directory or a bucket, behind nine verbs.
 
 One protocol on top of obstore, so that a directory, S3, GCS and Azure run the same code. Keys are relative to
 the URL that was opened, their segments are split by `/` and taken literally: a bracket, a star or a space in
@@ -8,6 +8,8 @@ exactly one writer win, which is what fences attempts, outcomes and manifests.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 import obstore.exceptions
 from obstore.store import LocalStore, MemoryStore, from_url
+
+from elastrain.trainers.credentials import credentials_file, key_id
 
 T = TypeVar("T")
 
@@ -72,6 +76,12 @@ class Storage(Protocol):
     def size(self, key: str) -> int:
         """Bytes of the object. Raises NotFound."""
 
+    def check(self) -> None:
+        """Whether the store answers; changes nothing. Raises StorageError, with its kind.
+
+        A put would not tell: some servers make a bucket that is missing.
+        """
+
     def list(self, prefix: str = "") -> list[Entry]:
         """Every object below the folder `prefix`, at any depth, sorted by key."""
 
@@ -97,7 +107,8 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
             return _Objects(url, LocalStore(_local_folder(url), mkdir=True))
         if scheme == "memory":
             return _Objects(url, MemoryStore())
-        return _Objects(url, _open_bucket(url, options or {}))
+        whose = (lambda: key_id(options or {})) if scheme == "s3" else None
+        return _Objects(url, _open_bucket(url, options or {}), whose)
     except (ValueError, OSError, obstore.exceptions.BaseError) as error:
         raise StorageError("bad_url", f"cannot open the storage {url!r}: {_first_line(error)}") from error
 
@@ -115,20 +126,24 @@ def _local_folder(url: str) -> Path:
 
 def _open_bucket(url: str, options: Mapping[str, str]) -> Any:
     plaintext = options.get("endpoint", "").startswith("http://")
+    file = credentials_file(options, os.environ) if url.startswith("s3:") else None
     return cast(Any, from_url)(  # typed per scheme, which is known only now
         url,
         config=dict(options) or None,
         client_options={"allow_http": True, "timeout": "60s"} if plaintext else {"timeout": "60s"},
         retry_config={"max_retries": 6, "retry_timeout": timedelta(seconds=60)},
+        **({"credential_provider": file} if file is not None else {}),
     )
 
 
 class _Objects:
     """Storage on any obstore store."""
 
-    def __init__(self, url: str, store: Any) -> None:
+    def __init__(self, url: str, store: Any, whose: Callable[[], str | None] | None = None) -> None:
+        """whose: the id of the key that is in use, for messages."""
         self.url = url
         self._store = store
+        self._whose = whose or (lambda: None)
 
     def put(self, key: str, data: bytes | Path, *, create_only: bool = True) -> None:
         size = data.stat().st_size if isinstance(data, Path) else len(data)
@@ -152,6 +167,12 @@ class _Objects:
 
     def size(self, key: str) -> int:
         return self._do(key, lambda: int(self._store.head(key)["size"]))
+
+    def check(self) -> None:
+        try:
+            self.get("readyz/there-is-no-such-object")
+        except NotFound:
+            return
 
     def list(self, prefix: str = "") -> list[Entry]:
         folder = prefix.rstrip("/")  # the store lists whole segments, so "run1" never finds "run10/…"
@@ -193,7 +214,7 @@ class _Objects:
         try:
             return act()
         except (ValueError, OSError, obstore.exceptions.BaseError) as error:
-            raise _translated(error, key, self.url) from error
+            raise _translated(error, key, self.url, self._whose) from error
 
 
 def _check_key(key: str) -> None:
@@ -201,7 +222,7 @@ def _check_key(key: str) -> None:
         raise StorageError("bad_key", f"{key!r} is no key: it must be relative and not end in a slash")
 
 
-def _translated(error: Exception, key: str, url: str) -> StorageError:
+def _translated(error: Exception, key: str, url: str, whose: Callable[[], str | None]) -> StorageError:
     text = str(error)
     where = f"{key!r} in {url}"
     if isinstance(error, obstore.exceptions.AlreadyExistsError | FileExistsError):
@@ -213,13 +234,28 @@ def _translated(error: Exception, key: str, url: str) -> StorageError:
         )
     if isinstance(error, FileNotFoundError):
         return NotFound(f"there is no object {where}")
-    if isinstance(error, obstore.exceptions.PermissionDeniedError | obstore.exceptions.UnauthenticatedError):
-        return StorageError("denied", f"access to {where} was denied: {_first_line(error)}")
-    if isinstance(error, PermissionError):
-        return StorageError("denied", f"access to {where} was denied: {_first_line(error)}")
+    if isinstance(error, (PermissionError, *_DENIED)) or _DENIED_TEXT.search(text):
+        key_id = whose()
+        by = f" to the key {key_id}" if key_id else ""
+        return StorageError("denied", f"access to {where} was denied{by}: {_said(error)}")
     if isinstance(error, ValueError) and not isinstance(error, obstore.exceptions.BaseError):
         return StorageError("bad_key", f"{key!r} cannot be a key: {_first_line(error)}")
-    return StorageError("unavailable", f"{where} could not be reached: {_first_line(error)}")
+    return StorageError("unavailable", f"{where} could not be reached: {_said(error)}")
+
+
+_DENIED = (obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
+# a listing that is refused has no kind of its own; AWS answers 400 to a token that has expired
+_DENIED_TEXT = re.compile(r"status code: 40[13]|ExpiredToken|InvalidAccessKeyId|RequestExpired")
+
+
+def _said(error: Exception) -> str:
+    """What the server said, short: its own code and sentence, else the client's first line without the time
+    that it took, so that the same trouble reads the same twice."""
+    text = str(error)
+    code, sentence = (re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
+    if code:
+        return f"{code[1]}, {sentence[1]}" if sentence else code[1]
+    return re.sub(r" in [0-9.]+(ns|µs|ms|s)\b", "", _first_line(error))
 
 
 def _first_line(error: Exception) -> str:
