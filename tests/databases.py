@@ -23,8 +23,8 @@ MISSING = (
 )
 # parameters of a fixture: whoever takes it runs quickly on SQLite, and in the set `stores` on PostgreSQL
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.stores)]
-# what is lost when the machine loses power is of no interest here
-FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300"
+# what is lost when the machine loses power is of no interest here; what a crash of the server loses is
+FAST = "-c fsync=off -c full_page_writes=off -c max_connections=300"
 
 
 class Postgres:

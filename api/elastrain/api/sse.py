@@ -18,6 +18,7 @@ from starlette.responses import StreamingResponse
 
 from elastrain.api.replies import dumps
 from elastrain.service.control import Actor, Control
+from elastrain.service.errors import Unavailable
 
 Kind = Literal["event", "metric", "log"]
 KINDS: tuple[Kind, ...] = ("event", "metric", "log")
@@ -61,7 +62,10 @@ class Follow:
         while True:
             seen = self.service.changes.count(job)
             read = partial(self.service.feed, job, actor=self.actor, after=after, kinds=self.kinds)
-            page = await run_in_threadpool(read)
+            try:
+                page = await run_in_threadpool(read)
+            except Unavailable:  # the stream breaks off without its end, and the client comes back
+                return
             for row in page["rows"]:
                 if self.fits(row["data"]):
                     spoken = time.monotonic()

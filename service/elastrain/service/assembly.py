@@ -39,7 +39,8 @@ class Service:
             self._store, storage, settings, ping_ray=ray.version, clock=clock, changes=changes
         )
         self._changes = changes
-        self._reconciler = Reconciler(self._store, storage, ray, settings, clock, changes)
+        brief = open_storage(settings.storage_url, settings.storage_options, brief=True)
+        self._reconciler = Reconciler(self._store, brief, ray, settings, clock, changes)
         self._stop = threading.Event()
         janitor = Janitor(self._store, storage, settings, clock)
         self._threads = [

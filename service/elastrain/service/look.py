@@ -26,6 +26,7 @@ class Look:
     jobs: dict[tuple[str, int, int], RayJob] = field(default_factory=dict)
     nodes: list[RayNode] = field(default_factory=list)
     error: str | None = None
+    storage_error: str | None = None  # why object storage failed in this round: it is not asked again in it
 
     def of(self, attempt: AttemptRow | None) -> Seen:
         """What is known of this attempt's driver; in `sweeping`, of the search for what it has left."""

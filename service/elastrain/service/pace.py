@@ -29,17 +29,27 @@ class Pace:
         return True
 
 
+def cause(error: BaseException) -> str:
+    """What is behind an error, on one line: the first line of the innermost one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().split("\n", 1)[0]
+
+
 class Troubles:
     """A trouble is logged when it begins, when it changes, and when it is over; not every second."""
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
 
-    def begin(self, about: str, text: str) -> bool:
-        """Log it, unless it is the one that is known; True if it is new."""
-        if self._open.get(about) == text:
+    def begin(self, about: str, text: str, sort: str | None = None) -> bool:
+        """Log it, unless it is the one that is known; True if it is new.
+
+        sort: what makes it the same as before, where its text does not.
+        """
+        if self._open.get(about) == (sort or text):
             return False
-        self._open[about] = text
+        self._open[about] = sort or text
         log.warning("%s: %s", about, text)
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -10,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from elastrain.service.clock import Clock
+from elastrain.service.errors import ServiceError
+from elastrain.service.pace import Troubles
 from elastrain.service.store import Store, installation
 from elastrain.trainers.storage import Storage
 
-log = logging.getLogger(__name__)
 Json = dict[str, Any]
 CACHED_S = 10.0
 # the reconciler moves every second or two; silent for this long, it hangs or died
@@ -35,6 +35,7 @@ class Readiness:
         self._clock = clock
         self._max_age_s = max_age_s
         self._lock = threading.Lock()
+        self._troubles = Troubles()
         self._cached: tuple[float, Json] | None = None
 
     def check(self) -> Json:
@@ -42,12 +43,13 @@ class Readiness:
         with self._lock:  # of many callers at once one does the work
             now = time.monotonic()
             if self._cached is None or now - self._cached[0] > self._max_age_s:
-                checks = {
-                    "database": _outcome(self._write_database),
-                    "objects": _outcome(self._write_object),
-                    "ray": _outcome(self._reach_ray),
-                    "reconciler": _outcome(self._heartbeat),
+                parts = {
+                    "database": self._write_database,
+                    "objects": self._write_object,
+                    "ray": self._reach_ray,
+                    "reconciler": self._heartbeat,
                 }
+                checks = {name: _outcome(check, self._troubles, name) for name, check in parts.items()}
                 self._cached = (time.monotonic(), checks)
             taken, checks = self._cached
         age_s = round(time.monotonic() - taken, 1)
@@ -55,7 +57,7 @@ class Readiness:
         return {"ready": all(found["ok"] for found in shown.values()), "checks": shown}
 
     def database_ok(self) -> bool:
-        return bool(_outcome(self._write_database)["ok"])
+        return bool(_outcome(self._write_database, self._troubles, "database")["ok"])
 
     def _write_database(self) -> str:
         with self._store.write() as tx:
@@ -80,11 +82,17 @@ class Readiness:
         return f"its last round was {age_s:.1f} s ago"
 
 
-def _outcome(check: Callable[[], str]) -> Json:
-    """The full error goes to the log; the answer, open to anybody, gets only its kind."""
+def _outcome(check: Callable[[], str], troubles: Troubles, name: str) -> Json:
+    """The full error goes to the log, once; the answer, open to anybody, gets only its kind."""
     try:
-        return {"ok": True, "detail": check()}
+        detail = check()
+        troubles.over(name)
+        return {"ok": True, "detail": detail}
     except Exception as error:  # whatever is wrong with a part, the answer says so
-        log.warning("not ready: %s", error)
-        told = str(error) if isinstance(error, RuntimeError) else getattr(error, "kind", type(error).__name__)
+        told = (
+            str(error)
+            if isinstance(error, RuntimeError | ServiceError)
+            else getattr(error, "kind", type(error).__name__)
+        )
+        troubles.begin(name, f"not ready: {error}", sort=told)
         return {"ok": False, "detail": told}

@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from elastrain.service import points
 from elastrain.service.changes import RECONCILER, Changes
 from elastrain.service.clock import Clock
 from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, decide
 from elastrain.service.drivers import Drivers
+from elastrain.service.errors import Unavailable
 from elastrain.service.jobs import ACTIVE, Status
 from elastrain.service.look import Look, Looker
 from elastrain.service.outage import Outage
-from elastrain.service.pace import Pace, Troubles
+from elastrain.service.pace import Pace, Troubles, cause
 from elastrain.service.placement import Placement
 from elastrain.service.ray_jobs import ENDED, Ray, RayRefused, RayUnreachable
 from elastrain.service.settings import Settings
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 ROUND_S = 1.0
 # how often what was seen is written down although nothing changed
 BEAT_EVERY_S = 5.0
+NEED_STORAGE = (Action.CLOSE, Action.CLUSTER_LOST, Action.READ_OUTCOME)
 # one round takes a job this many steps at most: closed, opened, submitted
 STEPS = 4
 
@@ -58,6 +61,7 @@ class Reconciler:
         self._strays = Pace(clock, STOP_AGAIN_S)
         self._troubles = Troubles()
         self._beat_at, self._beat_error = float("-inf"), ""
+        self._whole = True  # the round before was made to its end
         self.admitting = True
         """Whether waiting jobs may start; off while the service drains."""
 
@@ -68,6 +72,11 @@ class Reconciler:
             try:
                 self.round()
                 self._troubles.over("the reconciler")
+                self._troubles.over("the database")
+            except Unavailable as error:
+                told = f"{error}: jobs stay as they are until it does. {cause(error)}"
+                self._troubles.begin("the database", told, sort="away")
+                stop.wait(ROUND_S)
             except Exception as error:  # a database that is away for a minute must not end the loop
                 if self._troubles.begin("the reconciler", f"a round failed: {error}"):
                     log.exception("this is how it failed")
@@ -77,8 +86,11 @@ class Reconciler:
     def round(self) -> None:
         """Everything once, unless another process leads. Raises what the store raises; Ray and the object
         storage may be away."""
-        if not self._store.leadership.mine():
+        whole, self._whole = self._whole, False
+        if not self._store.leads():
             return
+        if not whole:  # after a time without rounds nobody is blamed for what could not be heard meanwhile
+            self._limits = replace(self._limits, began=self._clock.now())
         look = self._looker.look()
         points.reach("looked")
         if look.error is None:
@@ -104,7 +116,10 @@ class Reconciler:
         for job in granted:
             self._advance(job, None, look)
         self._stop_strays(look, {(a.job, a.number) for a in open_attempts if a.has_driver})
+        if look.storage_error is None:
+            self._troubles.over("the object storage")
         self._beat(look)
+        self._whole = True
 
     # -- one job
 
@@ -116,6 +131,8 @@ class Reconciler:
                     row = jobs.get(tx, job)
                     attempt = _open_attempt(row, attempts.of_job(tx, job), number)
                 decision = decide(row, attempt, look.of(attempt), self._clock.now(), self._limits)
+                if look.storage_error is not None and decision.action in NEED_STORAGE:
+                    break  # asking for every job would take as long as all the store's timeouts together
                 if decision.action is Action.NOTHING or not self._act(row, attempt, decision):
                     break
                 number = None
@@ -125,7 +142,9 @@ class Reconciler:
         except RayRefused as error:
             self._refused(job, str(error))
         except StorageError as error:
-            self._troubles.begin(f"job {job}", f"it stays as it is: {error}")
+            look.storage_error = str(error)
+            told = f"{error}. Jobs whose drivers ended stay as they are until their outcomes can be read"
+            self._troubles.begin("the object storage", told, sort=error.kind)
         except LookupError:
             log.info("job %s is no longer there", job)
 

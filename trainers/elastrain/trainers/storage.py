@@ -95,11 +95,13 @@ class Storage(Protocol):
         """Write the object to a local file, which appears only when it is whole. Raises NotFound."""
 
 
-def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
+def open_storage(url: str, options: Mapping[str, str] | None = None, *, brief: bool = False) -> Storage:
     """Open `file:///folder`, `s3://bucket/prefix`, `gs://`, `az://` or `memory://` (this object only).
 
     options: the store's own names, such as endpoint, region, access_key_id. A local folder is made if it is
-    missing; a bucket never is. Raises StorageError(bad_url) for a URL that cannot be used.
+    missing; a bucket never is. brief: for small objects and a caller that has other things to do; a bucket
+    that does not answer is given up after seconds instead of a minute. Raises StorageError(bad_url) for a URL
+    that cannot be used.
     """
     scheme = urlsplit(url).scheme
     try:
@@ -108,7 +110,7 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
         if scheme == "memory":
             return _Objects(url, MemoryStore())
         whose = (lambda: key_id(options or {})) if scheme == "s3" else None
-        return _Objects(url, _open_bucket(url, options or {}), whose)
+        return _Objects(url, _open_bucket(url, options or {}, brief), whose)
     except (ValueError, OSError, obstore.exceptions.BaseError) as error:
         raise StorageError("bad_url", f"cannot open the storage {url!r}: {_first_line(error)}") from error
 
@@ -124,14 +126,17 @@ def _local_folder(url: str) -> Path:
     return folder
 
 
-def _open_bucket(url: str, options: Mapping[str, str]) -> Any:
+def _open_bucket(url: str, options: Mapping[str, str], brief: bool) -> Any:
     plaintext = options.get("endpoint", "").startswith("http://")
     file = credentials_file(options, os.environ) if url.startswith("s3:") else None
     return cast(Any, from_url)(  # typed per scheme, which is known only now
         url,
         config=dict(options) or None,
-        client_options={"allow_http": True, "timeout": "60s"} if plaintext else {"timeout": "60s"},
-        retry_config={"max_retries": 6, "retry_timeout": timedelta(seconds=60)},
+        client_options={"timeout": "5s" if brief else "60s", **({"allow_http": True} if plaintext else {})},
+        retry_config={
+            "max_retries": 1 if brief else 6,
+            "retry_timeout": timedelta(seconds=5 if brief else 60),
+        },
         **({"credential_provider": file} if file is not None else {}),
     )
 

@@ -16,11 +16,22 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from elastrain.service.errors import Unavailable
 from elastrain.service.store.leader import Leadership
 
 # how long a writer queues for SQLite's lock
 BUSY_TIMEOUT_S = 30.0
+# a PostgreSQL whose machine has vanished is given up after this long, by a new connection and by an open one
+POSTGRES = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 Tx = Connection
 """An open transaction, handed to the functions of the store's other files."""
@@ -34,40 +45,69 @@ class Store:
         self.url = url
         self._engine = open_engine(url)
         self._mine = threading.local()
-        self.leadership = Leadership(self._engine)
+        self._leadership = Leadership(self._engine)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
-        """A consistent view; nothing that it does is kept."""
-        with self._engine.connect() as tx:
+        """A consistent view; nothing that it does is kept. Raises Unavailable."""
+        with _reached(), self._engine.connect() as tx:
             yield tx
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
-        """Commits at the end, or rolls back if the block raises.
+        """Commits at the end, or rolls back if the block raises. Raises Unavailable: then nothing was kept,
+        or, if the database went away during the commit itself, everything was.
 
         A thread has one at a time: a second one inside it would wait for the first one's lock.
         """
         assert not getattr(self._mine, "writes", False), "a writing transaction inside another one"
         self._mine.writes = True
         try:
-            with self._engine.connect() as tx:
+            with _reached(), self._engine.connect() as tx:
                 tx = tx.execution_options(elastrain_write=True)
                 with tx.begin():
                     yield tx
         finally:
             self._mine.writes = False
 
+    def leads(self) -> bool:
+        """Whether this process is the one that moves the jobs. Raises Unavailable."""
+        with _reached():
+            return self._leadership.mine()
+
     def close(self) -> None:
-        self.leadership.release()
+        self._leadership.release()
         self._engine.dispose()
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """A database that is away, or does not come to it in time, is no fault of whoever asks."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout, DBAPIError) as error:
+        if not away(error):
+            raise
+        raise Unavailable("The database does not answer", hint="Nothing is lost; try again.") from error
+
+
+def away(error: Exception) -> bool:
+    """Whether the error is about reaching the database, not about what was asked of it."""
+    if isinstance(error, PoolTimeout | InterfaceError):
+        return True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    # SQLite calls a wrong statement operational too
+    return isinstance(error, OperationalError) and not str(error.orig).startswith("no such")
 
 
 def open_engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return sqlalchemy.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=30)
+        return sqlalchemy.create_engine(
+            parsed, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=POSTGRES
+        )
     if parsed.database and parsed.database != ":memory:":
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     engine = sqlalchemy.create_engine(
