@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from elastrain.trainers import driver as module
-from elastrain.trainers import reporter
+from elastrain.trainers import retrying
 from elastrain.trainers.attempt import Outcome
 from elastrain.trainers.claim import Claim, Refused, Ticket, Unanswered, claim
 from elastrain.trainers.driver import Driver
@@ -40,7 +40,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(retrying, "FIRST_RETRY_S", 0.001)
 
 
 # -- the claim
@@ -170,11 +170,14 @@ class FakeAttempt:
 class FakeReporter:
     now: FakeReporter
 
-    def __init__(self, url: str, token: str, attempt: int, *, on_desired: Any, on_superseded: Any) -> None:
+    def __init__(
+        self, url: str, token: str, attempt: int, *, on_desired: Any, on_superseded: Any, **_: Any
+    ) -> None:
         FakeReporter.now = self
         self.on_desired, self.on_superseded = on_desired, on_superseded
         self.facts: list[Mapping[str, Any]] = []
         self.closed_within: float | None = None
+        self.unkept = 0
 
     def start(self, desired_version: int) -> None: ...
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from elastrain.trainers import reporter as module
-from elastrain.trainers.reporter import Buffer, Reporter, encode
+from elastrain.trainers import retrying
+from elastrain.trainers import spool as spool_module
+from elastrain.trainers.fact_buffer import Buffer, encode
+from elastrain.trainers.reporter import Reporter
+from elastrain.trainers.spool import Spool
+from elastrain.trainers.storage import Storage, StorageError, open_storage
+from elastrain.trainers.whereabouts import look_up, tell
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +70,7 @@ class Service:
 
 
 class Driver:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, storage: Storage | None = None, **more: Any) -> None:
         self.desired: list[Any] = []
         self.superseded = 0
         self.reporter = Reporter(
@@ -71,7 +79,9 @@ class Driver:
             3,
             on_desired=lambda d: self.desired.append(d["desired"]),
             on_superseded=self._superseded,
+            spool=Spool(storage, "j1", 3) if storage is not None else None,
             transport=httpx.MockTransport(service.handle),
+            **more,
         )
 
     def _superseded(self) -> None:
@@ -80,9 +90,11 @@ class Driver:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(module, "LAST_RETRY_S", 0.01)
+    monkeypatch.setattr(retrying, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(retrying, "LAST_RETRY_S", 0.01)
     monkeypatch.setattr(module, "LINGER_S", 0.01)
+    for name in ("SPOOL_AFTER_S", "SPOOL_EVERY_S", "SEARCH_EVERY_S"):
+        monkeypatch.setattr(module, name, 0.0)
 
 
 def metric(step: int, loss: float = 0.5) -> dict[str, Any]:
@@ -174,6 +186,159 @@ async def test_a_change_of_the_desired_state_arrives_once() -> None:
     await asyncio.sleep(0.1)
     await driver.reporter.close(1)
     assert driver.desired == ["pause", "cancel"]
+
+
+# -- the spool
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(tmp_path.as_uri())
+
+
+def spooled(storage: Storage) -> list[dict[str, Any]]:
+    """Everything in the spool, by number."""
+    found: dict[int, dict[str, Any]] = {}
+    for entry in storage.list("jobs/j1/attempts/3/spool"):
+        segment = json.loads(storage.get(entry.key))
+        found |= dict(enumerate(segment["facts"], segment["first_seq"]))
+    assert sorted(found) == list(range(1, len(found) + 1))
+    return [found[number] for number in sorted(found)]
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not look():
+            await asyncio.sleep(0.005)
+
+
+async def test_what_a_killed_driver_could_not_tell_lies_in_the_spool(storage: Storage) -> None:
+    service = Service()
+    driver = Driver(service, storage)
+    driver.reporter.start(1)
+    driver.reporter.add(metric(0))
+    await until(lambda: len(service.facts) == 1)
+    service.answers = [503] * 10**6
+    for step in range(1, 50):
+        driver.reporter.add(metric(step))
+        await asyncio.sleep(0.002)
+    await until(lambda: driver.reporter.unkept == 0)
+    assert driver.reporter.unsent == 49
+    kept = [json.loads(storage.get(e.key)) for e in storage.list("jobs/j1/attempts/3/spool")]
+    assert kept[0]["first_seq"] == 2  # the first one was acknowledged
+    assert [fact["step"] for segment in kept for fact in segment["facts"]] == list(range(1, 50))
+    await driver.reporter.close(0)
+
+
+async def test_a_service_that_comes_back_gets_the_spool_in_order_and_it_is_empty_then(
+    storage: Storage,
+) -> None:
+    service = Service()
+    service.answers = [503] * 60
+    driver = Driver(service, storage)
+    driver.reporter.start(1)
+    for step in range(200):
+        driver.reporter.add(metric(step))
+        await asyncio.sleep(0.002)
+    assert await driver.reporter.close(20) == 0
+    assert steps(service) == list(range(200))
+    assert storage.list("jobs/j1") == []
+
+
+async def test_a_driver_that_ends_while_the_service_is_away_leaves_everything_in_the_spool(
+    storage: Storage,
+) -> None:
+    service = Service()
+    service.answers = [503] * 10**6
+    driver = Driver(service, storage)
+    driver.reporter.start(1)
+    for step in range(20):
+        driver.reporter.add(metric(step))
+    driver.reporter.add({"kind": "outcome", "outcome": "succeeded"})
+    assert await driver.reporter.close(0.05) == 21
+    assert driver.reporter.unkept == 0
+    assert [fact.get("step", "end") for fact in spooled(storage)] == [*range(20), "end"]
+
+
+async def test_storage_that_is_away_as_well_costs_no_fact_and_no_order(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, tries = storage.put, iter(range(10**6))
+
+    def flaky(key: str, data: bytes | Path, *, create_only: bool = True) -> None:
+        put(key, data, create_only=create_only)
+        if next(tries) % 3:
+            raise StorageError("unavailable", "the answer was lost")
+
+    monkeypatch.setattr(storage, "put", flaky)
+    service = Service()
+    service.answers = [503] * 40
+    driver = Driver(service, storage)
+    driver.reporter.start(1)
+    for step in range(100):
+        driver.reporter.add(metric(step))
+        await asyncio.sleep(0.002)
+    assert await driver.reporter.close(20) == 0
+    assert steps(service) == list(range(100))
+
+
+async def test_a_full_spool_leaves_metrics_out_and_events_in(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "SPOOL_BYTES", 2000)
+    service = Service()
+    service.answers = [503] * 10**6
+    driver = Driver(service, storage)
+    driver.reporter.start(1)
+    for step in range(300):
+        driver.reporter.add(metric(step))
+        driver.reporter.add({"kind": "event", "type": "x", "message": "", "data": {"n": step}})
+        await asyncio.sleep(0.001)
+    await driver.reporter.close(0)
+    kept = spooled(storage)
+    assert [fact["data"]["n"] for fact in kept if fact["kind"] == "event"] == list(range(300))
+    metrics = [fact["step"] for fact in kept if fact["kind"] == "metric"]
+    assert len(metrics) < 290 and metrics[-1] == 299
+
+
+async def test_a_service_that_moved_is_found_by_what_it_left_in_storage(storage: Storage) -> None:
+    service = Service()
+
+    async def moved(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "old":
+            raise httpx.ConnectError("refused")
+        return await service.handle(request)
+
+    reporter = Reporter(
+        "http://old",
+        "secret",
+        3,
+        on_desired=lambda _: None,
+        on_superseded=lambda: None,
+        find_service=lambda: look_up(storage, "j1"),
+        transport=httpx.MockTransport(moved),
+    )
+    reporter.start(1)
+    reporter.add(metric(1))
+    await asyncio.sleep(0.05)
+    assert service.facts == []
+    tell(storage, "j1", "http://new:8000")
+    assert await reporter.close(20) == 0
+    assert steps(service) == [1]
+
+
+async def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
+    caplog: pytest.LogCaptureFixture, storage: Storage
+) -> None:
+    caplog.set_level(logging.INFO)
+    service = Service()
+    service.answers = [503] * 50
+    driver = Driver(service, storage)
+    driver.reporter.start(1)
+    driver.reporter.add(metric(1))
+    assert await driver.reporter.close(20) == 0
+    ours = [r.getMessage() for r in caplog.records if r.name == module.__name__]
+    assert [line[:20] for line in ours] == ["the service answered", "the service takes fa"]
 
 
 def test_what_is_kept_for_a_lost_service_stays_small_and_holds_every_event() -> None:

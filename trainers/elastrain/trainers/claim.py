@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from elastrain.trainers.reporter import is_loopback, retry_waits
+from elastrain.trainers.retrying import is_loopback, retry_waits
 from elastrain.trainers.sweep import TAG
 
 log = logging.getLogger(__name__)

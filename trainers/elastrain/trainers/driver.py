@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,14 +35,18 @@ from elastrain.trainers.messages import Json
 from elastrain.trainers.processes import make_scratch
 from elastrain.trainers.reporter import Reporter
 from elastrain.trainers.spec import JobSpec, parse_spec
+from elastrain.trainers.spool import Spool
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError, open_storage
+from elastrain.trainers.whereabouts import look_up
 
 log = logging.getLogger(__name__)
 
 Said = Callable[[Json], None]  # takes a fact, from any thread
 LauncherMaker = Callable[[JobSpec, Said], Launcher]
 
-LAST_FACTS_S = 600.0  # for a service that is away at the end; then only the outcome in storage tells of it
+LAST_FACTS_S = (
+    60.0  # for a service that is away at the end; then the outcome and the spool in storage tell of it
+)
 STORAGE_PATIENCE_S = 300.0
 STORAGE_AGAIN_S = 2.0
 # at the start, by the kind of trouble: keys may be rotated, a missing bucket is a mistake
@@ -80,6 +85,8 @@ class Driver:
             self._ticket.attempt,
             on_desired=self._on_desired,
             on_superseded=lambda: self._end("cancelled", "another attempt has taken over"),
+            spool=Spool(self._storage, self._ticket.job, self._ticket.attempt),
+            find_service=partial(look_up, self._storage, self._ticket.job),
         )
         reporter.start(int(self._claim.desired["version"]))
 
@@ -101,7 +108,9 @@ class Driver:
         await shipping
         unsent = await reporter.close(5.0 if self._hurried else LAST_FACTS_S)
         if unsent:
-            log.warning("the service has not heard of the last %d facts", unsent)
+            log.warning(
+                "the service has not heard of %d facts; in storage are all but %d", unsent, reporter.unkept
+            )
         return outcome
 
     async def _train(self, make_launcher: LauncherMaker, said: Said, host: str) -> Outcome:

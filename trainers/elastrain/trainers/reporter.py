@@ -1,10 +1,13 @@
 """The driver's line to the service: facts out, in order; the desired state in. Training never waits for it.
 
-    add(fact) -> buffer -> batch (numbered, kept until acknowledged) -> POST /v1/driver/facts
+    add(fact) -> buffer -> segment (numbered, kept until acknowledged) -> POST /v1/driver/facts
+                              |  the service is away for seconds
+                              v
+                           spool in object storage: read back here later, or by the service if we die
     GET /v1/driver/desired?version=… (answers when it changes) -> on_desired(desired)
 
-A number is given when a fact enters a batch, so that thinning the buffer leaves no gap, and a batch is
-repeated unchanged until it is acknowledged: the service counts each number once, so repeating is safe.
+A number is given when a fact leaves the buffer, so that thinning leaves no gap, and a segment is repeated
+unchanged until it is acknowledged: the service counts each number once, so repeating is safe.
 """
 
 from __future__ import annotations
@@ -13,37 +16,29 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
-import random
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
+from elastrain.trainers.desired import POLL_S, poll
+from elastrain.trainers.fact_buffer import Buffer, Encoded, Fact, encode
+from elastrain.trainers.retrying import is_loopback, retry_waits
+from elastrain.trainers.spool import Segment, Spool, body
+from elastrain.trainers.storage import StorageError
+
 log = logging.getLogger(__name__)
 
-Fact = Mapping[str, Any]
-
-BUFFER_BYTES = 32 * 1024**2  # above it metrics are thinned
-BATCH_BYTES = 512 * 1024
-BATCH_FACTS = 1000
 LINGER_S = 0.1  # facts come in bursts; one request per burst
-FIRST_RETRY_S, LAST_RETRY_S = 0.2, 10.0
-POLL_S = 30
+SPOOL_AFTER_S = 2.0  # of a service that is away
+SPOOL_EVERY_S = 5.0  # while it stays away; so much is lost with a driver that is killed then
+SEARCH_EVERY_S = 10.0  # how often a lost service is looked for at another address
 
 
-class Superseded(Exception):
+class _Superseded(Exception):
     """The service has a later attempt of this job, or none: whoever speaks for this one must end."""
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    kind: str
-    body: bytes  # JSON
-    number: int | None  # of a metric that may be thinned: one of training, there is one per step
 
 
 class Reporter:
@@ -57,19 +52,26 @@ class Reporter:
         *,
         on_desired: Callable[[Mapping[str, Any]], None],
         on_superseded: Callable[[], None],
+        spool: Spool | None = None,
+        find_service: Callable[[], str | None] = lambda: None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """url: the service's address, such as http://127.0.0.1:8000. The callbacks run in the event loop."""
+        """url: the service's address, such as http://127.0.0.1:8000. The callbacks run in the event loop, but
+        find_service, which blocks: it looks up where the service has moved to."""
         self._attempt = attempt
-        self._on_desired = on_desired
-        self._on_superseded = on_superseded
+        self._on_desired, self._on_superseded = on_desired, on_superseded
+        self._spool, self._find_service = spool, find_service
+        self._addresses = [url]
         self._buffer = Buffer()
-        self._batch: list[_Encoded] = []  # its facts are numbered from self._acked + 1
-        self._acked = 0
+        self._segments: deque[Segment] = deque()  # numbered, in order; the first is the one that is posted
+        self._next = 1  # the number of the next fact that leaves the buffer
         self._more = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
-        self._closing = False
+        self._closing = self._over = False
+        self._away_since: float | None = None
+        self._spilled_at = self._searched_at = 0.0
+        self._told = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._http = httpx.AsyncClient(
             base_url=url,
@@ -82,7 +84,12 @@ class Reporter:
     @property
     def unsent(self) -> int:
         """Facts that the service has not acknowledged."""
-        return len(self._batch) + len(self._buffer)
+        return sum(segment.count for segment in self._segments) + len(self._buffer)
+
+    @property
+    def unkept(self) -> int:
+        """Those among them that would be lost with this process."""
+        return sum(segment.count for segment in self._segments if not segment.stored) + len(self._buffer)
 
     def add(self, fact: Fact) -> None:
         """Take a fact; returns at once. Call it in the event loop's thread."""
@@ -94,11 +101,12 @@ class Reporter:
         """Begin to post and to poll; `desired_version` is what the claim's answer held."""
         self._tasks = [
             asyncio.create_task(self._post_forever(), name="reporter: facts"),
-            asyncio.create_task(self._poll_forever(desired_version), name="reporter: desired"),
+            asyncio.create_task(self._poll(desired_version), name="reporter: desired"),
         ]
 
     async def close(self, timeout_s: float) -> int:
-        """Post what is left, for at most `timeout_s`, then stop. Returns how many facts stay unsent."""
+        """Post what is left, for at most `timeout_s`, then keep it in the spool. Returns how many facts the
+        service has not heard of."""
         self._closing = True  # an end has no use for lingering
         self._more.set()
         with contextlib.suppress(TimeoutError):
@@ -106,6 +114,7 @@ class Reporter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._spill()
         await self._http.aclose()
         return self.unsent
 
@@ -119,167 +128,159 @@ class Reporter:
                 if not self._closing:
                     await asyncio.sleep(LINGER_S)
                 while self.unsent:
-                    self._batch = self._batch or self._buffer.take()
-                    await self._post_batch()
+                    if not self._segments:
+                        self._number(self._buffer.take())
+                    await self._post_first()
                 self._drained.set()
-        except Superseded:
+        except _Superseded:
             self._superseded()
 
-    async def _post_batch(self) -> None:
-        """Post the batch until it is acknowledged. Raises Superseded."""
+    def _number(self, facts: list[Encoded]) -> Segment:
+        self._segments.append(Segment(self._next, len(facts), facts))
+        self._next += len(facts)
+        return self._segments[-1]
+
+    async def _post_first(self) -> None:
+        """Post the oldest segment until it is acknowledged. Raises _Superseded."""
+        segment = self._segments[0]
         for wait_s in retry_waits():
-            status = await self._post()
+            status = await self._post(segment)
             if status == 200:
-                self._acked += len(self._batch)
-                self._batch = []
+                await self._acknowledged(segment)
                 return
             if status in (400, 413, 422):
-                self._shrink(status)
+                self._split(segment, status)
                 return
-            await asyncio.sleep(wait_s)
+            await self._wait(wait_s)
 
-    async def _post(self) -> int:
-        """One request; -> its status, 0 without an answer. Raises Superseded."""
-        head = json.dumps({"attempt": self._attempt, "first_seq": self._acked + 1})
-        body = head[:-1].encode() + b', "facts": [' + b",".join(fact.body for fact in self._batch) + b"]}"
+    async def _acknowledged(self, segment: Segment) -> None:
+        self._segments.popleft()
+        if self._away_since is not None:
+            log.info("the service takes facts again")
+        self._away_since, self._told = None, ""
+        if segment.stored and self._spool is not None:
+            with contextlib.suppress(StorageError):  # the service will find nothing new in it
+                await asyncio.to_thread(self._spool.delete, segment)
+
+    async def _post(self, segment: Segment) -> int:
+        """One request; -> its status, 0 without an answer. Raises _Superseded."""
         try:
+            if segment.facts is None and self._spool is not None:
+                await asyncio.to_thread(self._spool.load, segment)
+            content = body({"attempt": self._attempt, "first_seq": segment.first}, segment.facts or [])
             reply = await self._http.post(
-                "/v1/driver/facts", content=body, headers={"Content-Type": "application/json"}
+                "/v1/driver/facts", content=content, headers={"Content-Type": "application/json"}
             )
         except httpx.HTTPError as error:
-            log.warning("the service did not take %d facts: %r; they are kept", len(self._batch), error)
+            self._trouble(f"the service does not take facts: {error!r}; they are kept")
+            return 0
+        except StorageError as error:
+            self._trouble(f"kept facts cannot be read: {error}")
             return 0
         if reply.status_code == 410:
-            raise Superseded
+            if not _took(reply):  # history is taken from a superseded attempt as well
+                raise _Superseded
+            self._superseded(and_forget=False)
+            return 200
         if reply.status_code != 200:
-            log.warning("the service answered %d to facts: %.300s", reply.status_code, reply.text)
+            self._trouble(f"the service answered {reply.status_code} to facts: {reply.text[:300]}")
         return reply.status_code
 
-    def _shrink(self, status: int) -> None:
-        """A refused batch holds a fact that the service does not understand: find it, and let it alone go."""
-        if len(self._batch) == 1:
-            log.error("the service refused a fact (%d), it is lost: %.2000s", status, self._batch[0].body)
-            self._batch = []
+    def _split(self, segment: Segment, status: int) -> None:
+        """A refused segment holds a fact that the service does not understand: find it, and let an event take
+        its place, for the numbers after it are given."""
+        facts = segment.facts or []
+        self._segments.popleft()
+        if len(facts) > 1:
+            half = len(facts) // 2
+            later = Segment(segment.first + half, len(facts) - half, facts[half:])
+            self._segments.extendleft([later, Segment(segment.first, half, facts[:half], segment.stored)])
             return
-        half = len(self._batch) // 2
-        self._buffer.give_back(self._batch[half:])
-        self._batch = self._batch[:half]
+        log.error("the service refused a fact (%d), it is lost: %.2000s", status, facts and facts[0].body)
+        if facts and facts[0].kind != "refused":
+            text = f"The service refused a fact ({status})"
+            said = encode({"kind": "event", "type": "fact.refused", "message": text, "data": {}})
+            self._segments.appendleft(Segment(segment.first, 1, [Encoded("refused", said, None)]))
 
-    # -- the desired state
+    # -- while the service is away
 
-    async def _poll_forever(self, version: int) -> None:
-        waits = retry_waits()
+    def _trouble(self, text: str) -> None:
+        """Say it once, and again when it changes."""
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+        if text != self._told:
+            log.warning("%s", text)
+        self._told = text
+
+    async def _wait(self, wait_s: float) -> None:
+        """Until the next try. Meanwhile what is kept here goes to the spool; the service is looked for."""
+        until = time.monotonic() + wait_s
         while True:
-            try:
-                reply = await self._http.get(
-                    "/v1/driver/desired", params={"version": version, "wait_s": POLL_S}
-                )
-                if reply.status_code == 410:
-                    self._superseded()
-                    return
-                desired = reply.raise_for_status().json()
-                changed = int(desired["version"]) != version
-            except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-                log.warning("the desired state could not be read: %r", error)
-                await asyncio.sleep(next(waits))
-                continue
-            waits = retry_waits()
-            if changed:
-                version = int(desired["version"])
-                self._on_desired(desired)
+            now = time.monotonic()
+            away_s = now - (self._away_since or now)
+            if away_s >= SPOOL_AFTER_S and now - self._spilled_at >= SPOOL_EVERY_S:
+                self._spilled_at = now
+                await self._spill()
+            if away_s >= SEARCH_EVERY_S and now - self._searched_at >= SEARCH_EVERY_S:
+                self._searched_at = now
+                await self._search()
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, 0.5))
 
-    def _superseded(self) -> None:
-        log.warning("the service no longer speaks with attempt %d: another took over", self._attempt)
-        self._buffer, self._batch = Buffer(), []
-        self._drained.set()
-        self._on_superseded()
+    async def _spill(self) -> None:
+        """What is not acknowledged is in storage afterwards, or stays here if storage is away too."""
+        if self._spool is None:
+            return
+        try:
+            for segment in list(self._segments):
+                if not segment.stored:
+                    await asyncio.to_thread(self._spool.put, segment)
+            while len(self._buffer):
+                if self._spool.full:
+                    self._buffer.drop_metrics()
+                segment = self._number(self._buffer.take())
+                await asyncio.to_thread(self._spool.put, segment)
+        except StorageError as error:
+            log.warning("%d facts are kept in memory only: %s", self.unkept, error)
+        for segment in list(self._segments)[1:]:
+            if segment.stored:
+                segment.facts = None
 
+    async def _search(self) -> None:
+        """Try another address of the service, if one is known."""
+        try:
+            found = await asyncio.to_thread(self._find_service)
+        except StorageError as error:
+            log.warning("where the service is now cannot be looked up: %s", error)
+            return
+        if found is not None and found not in self._addresses:
+            self._addresses.append(found)
+        if len(self._addresses) > 1:
+            self._addresses.append(self._addresses.pop(0))
+            log.warning("the service is looked for at %s", self._addresses[0])
+            self._http.base_url = httpx.URL(self._addresses[0])
 
-class Buffer:
-    """Facts in order, in bounded memory: the metrics of training are thinned evenly, all else stays."""
+    # -- the desired state, and the end
 
-    def __init__(self, limit_bytes: int = BUFFER_BYTES) -> None:
-        self._limit = limit_bytes
-        self._facts: deque[_Encoded] = deque()
-        self._bytes = 0
-        self._metrics = 0  # numbers given
-        self._stride = 1  # a thinned buffer holds every so manyth metric
+    async def _poll(self, version: int) -> None:
+        await poll(self._http, version, self._on_desired)
+        self._superseded()
 
-    def __len__(self) -> int:
-        return len(self._facts)
-
-    def add(self, fact: Fact) -> None:
-        """Keep a copy of the fact, as JSON. Raises TypeError for what JSON cannot hold."""
-        number = None
-        if fact["kind"] == "metric" and not any(name.startswith("val_") for name in fact["values"]):
-            number = self._metrics = self._metrics + 1
-        encoded = _Encoded(str(fact["kind"]), encode(fact), number)
-        self._facts.append(encoded)
-        self._bytes += len(encoded.body)
-        if self._bytes > self._limit:
-            self._thin()
-
-    def take(self) -> list[_Encoded]:
-        """Remove and return the oldest facts that fit into one request; at least one."""
-        batch: list[_Encoded] = []
-        size = 0
-        while self._facts and len(batch) < BATCH_FACTS and (not batch or size < BATCH_BYTES):
-            batch.append(self._facts.popleft())
-            size += len(batch[-1].body)
-        self._bytes -= size
-        if not self._facts:
-            self._stride = 1
-        return batch
-
-    def give_back(self, facts: list[_Encoded]) -> None:
-        """Put facts that were taken back to the front."""
-        self._facts.extendleft(reversed(facts))
-        self._bytes += sum(len(fact.body) for fact in facts)
-
-    def _thin(self) -> None:
-        """Halve what is kept: fewer metrics, evenly, and of progress the newest. Events are never dropped."""
-        newest = next((fact for fact in reversed(self._facts) if fact.kind == "progress"), None)
-        self._keep(lambda fact: fact.kind != "progress" or fact is newest)
-        self._keep(self._on_stride)  # those that came since the last time
-        while self._bytes > self._limit // 2 and self._stride <= self._metrics:
-            self._stride *= 2
-            self._keep(self._on_stride)
-        log.warning("the service is away: of the kept metrics only one in %d stays", self._stride)
-        # what cannot be thinned may grow: try again only once as much as this has come
-        self._limit = max(self._limit, 2 * self._bytes)
-
-    def _on_stride(self, fact: _Encoded) -> bool:
-        return fact.number is None or fact.number % self._stride == 0 or fact.number == self._metrics
-
-    def _keep(self, wanted: Callable[[_Encoded], bool]) -> None:
-        self._facts = deque(filter(wanted, self._facts))
-        self._bytes = sum(len(fact.body) for fact in self._facts)
+    def _superseded(self, and_forget: bool = True) -> None:
+        if and_forget:
+            self._buffer, self._segments = Buffer(), deque()
+            self._drained.set()
+        if not self._over:
+            self._over = True
+            log.warning("the service no longer speaks with attempt %d: another took over", self._attempt)
+            self._on_superseded()
 
 
-def encode(value: Any) -> bytes:
-    """JSON with NaN and infinities as strings, as the API has them. Raises TypeError."""
-    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-def retry_waits() -> Iterator[float]:
-    """Seconds to wait before each next try: doubling from 0.2 to 10, spread so that drivers do not march."""
-    wait_s = FIRST_RETRY_S
-    while True:
-        yield wait_s * random.uniform(0.7, 1.3)
-        wait_s = min(2 * wait_s, LAST_RETRY_S)
-
-
-def is_loopback(url: str) -> bool:
-    """Whether the address is this machine's."""
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+def _took(reply: httpx.Response) -> bool:
+    """Whether the service took the facts, though their attempt is over."""
+    try:
+        return "acked_seq" in reply.json()
+    except (json.JSONDecodeError, TypeError):
+        return False
