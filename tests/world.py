@@ -245,6 +245,13 @@ class Driver:
         self.seq = max(self.seq, first + len(facts))
         return answer
 
+    def spools(self, *facts: dict[str, Any], first_seq: int | None = None) -> None:
+        """Kept in storage, since the service did not answer."""
+        first = self.seq if first_seq is None else first_seq
+        body = json.dumps({"first_seq": first, "facts": list(facts)}).encode()
+        self.world.storage.put(f"jobs/{self.job}/attempts/{self.attempt}/spool/{first:012d}.json", body)
+        self.seq = max(self.seq, first + len(facts))
+
     def desired(self, version: int = -1) -> dict[str, Any]:
         return self.world.control.driver_desired(self.token, version)
 

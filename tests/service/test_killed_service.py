@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -202,6 +202,22 @@ def not_heard_of_while_ray_is_away(world: World) -> str:
     return id
 
 
+def died_with_a_spool(world: World) -> str:
+    id, driver = world.running()
+    for step in (1, 2):
+        driver.spools({"kind": "metric", "step": step, "values": {"loss": 1.0}})
+        driver.spools({"kind": "event", "type": "step.skipped", "message": f"{step}", "data": {}})
+    driver.exits("FAILED", "killed by signal 9")
+    return id
+
+
+def moved_to_another_address(world: World) -> str:
+    id, _ = world.running()
+    world.settings = replace(world.settings, driver_url="http://127.0.0.1:9999")
+    world.restart()
+    return id
+
+
 def _die(now: bool) -> None:
     if now:
         raise Killed
@@ -223,6 +239,8 @@ STORIES = [
     (head_came_back_empty, "starting", 2, 1),
     (given_up_by_an_admin, "cancelled", 1, 0),
     (search_overdue, "cancelled", 1, 0),
+    (died_with_a_spool, "starting", 2, 1),
+    (moved_to_another_address, "running", 1, 1),
     (not_heard_of_while_ray_is_away, "running", 1, 1),
 ]
 

@@ -60,20 +60,21 @@ class DriverLine:
         """Write what is new; repeating a batch is safe, since (attempt, seq) counts once."""
         first, facts = _batch(body)
         with self._store.write() as tx:
-            row, attempt = self._mine(tx, token, lock=True)
+            row, attempt = self._speaker(tx, token, lock=True)
             if body.get("attempt", attempt.number) != attempt.number:
                 raise Invalid(
                     f"This token is for attempt {attempt.number}, the body names {body['attempt']!r}"
                 )
-            fresh = facts[max(0, attempt.acked_seq + 1 - first) :]
-            reports.apply(tx, row, attempt, fresh, self._clock.now())
+            gone = _gone(row, attempt)
+            fresh = reports.take(tx, row, attempt, first, facts, self._clock.now())
             acked = max(attempt.acked_seq, first + len(facts) - 1)
-            if acked != attempt.acked_seq:
-                attempts.change(tx, row.id, attempt.number, acked_seq=acked)
             version = jobs.get(tx, row.id).desired_version
         if fresh:
             ended = any(fact.get("kind") == "outcome" for fact in fresh)
             self._changes.tell(row.id, decide=ended)
+        if gone is not None:  # its history was taken all the same
+            gone.extra["acked_seq"] = acked
+            raise gone
         return {"acked_seq": acked, "desired_version": version}
 
     def desired(self, token: str, version: int, wait_s: float) -> Json:
@@ -81,26 +82,22 @@ class DriverLine:
         until = time.monotonic() + wait_s
         while True:
             with self._store.read() as tx:
-                row, _ = self._mine(tx, token, lock=False)
+                row, attempt = self._speaker(tx, token, lock=False)
+                if (gone := _gone(row, attempt)) is not None:
+                    raise gone
                 seen = self._changes.count(row.id)
             left_s = until - time.monotonic()
             if row.desired_version != version or left_s <= 0:
                 return desired_of(row)
             self._changes.wait(row.id, seen, min(left_s, LOOK_EVERY_S))
 
-    def _mine(self, tx: Tx, token: str, lock: bool) -> tuple[JobRow, AttemptRow]:
-        """The job and attempt of a driver's token. Raises Unauthenticated, Gone once it was superseded."""
+    def _speaker(self, tx: Tx, token: str, lock: bool) -> tuple[JobRow, AttemptRow]:
+        """The job and attempt of a driver's token. Raises Unauthenticated."""
         found = attempts.by_token(tx, digest(token))
         if found is None:
             raise Unauthenticated("This driver token is unknown")
         row = jobs.lock(tx, found.job) if lock else jobs.get(tx, found.job)
-        attempt = attempts.get(tx, found.job, found.number) or found
-        if row.attempt != attempt.number or attempt.outcome == "lost":
-            raise Gone(
-                f"Attempt {attempt.number} of job {row.id} is over; the current one is {row.attempt}",
-                hint="Stop posting and exit.",
-            )
-        return row, attempt
+        return row, attempts.get(tx, found.job, found.number) or found
 
     def _answer(self, row: JobRow, attempt: AttemptRow, token: str) -> Json:
         return {
@@ -116,6 +113,14 @@ class DriverLine:
             "package": row.spec["code"],
             "desired": desired_of(row),
         }
+
+
+def _gone(row: JobRow, attempt: AttemptRow) -> Gone | None:
+    """Why the service no longer speaks with this attempt."""
+    if row.attempt == attempt.number and attempt.outcome != "lost":
+        return None
+    detail = f"Attempt {attempt.number} of job {row.id} is over; the current one is {row.attempt}"
+    return Gone(detail, hint="Post what happened until now, and exit.")
 
 
 class _Refusal:

@@ -18,6 +18,7 @@ from elastrain.service.look import Looker
 from elastrain.service.pace import Pace
 from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, Ray, RayRefused
 from elastrain.service.settings import Settings
+from elastrain.service.spool import Spool
 from elastrain.service.store import Store, Tx, attempts, jobs, training
 from elastrain.service.store.rows import AttemptRow, JobRow
 from elastrain.trainers.storage import Storage, StorageError
@@ -52,6 +53,7 @@ class Drivers:
         self._clock = clock
         self._changes = changes
         self._outcomes = Pace(clock, OUTCOME_EVERY_S)
+        self._spool = Spool(store, storage, clock, changes)
 
     def open(self, row: JobRow) -> bool:
         """Write the attempt down before Ray hears of it."""
@@ -122,6 +124,7 @@ class Drivers:
         end = outcomes.read(self._storage, attempt.job, attempt.number)
         points.reach("the outcome is read")
         if end is not None:
+            self._spool.take_in(attempt)
             with self._store.write() as tx:
                 row = jobs.lock(tx, attempt.job)
                 current = attempts.get(tx, attempt.job, attempt.number)
@@ -167,6 +170,7 @@ class Drivers:
         """What the driver left in object storage, where nobody knows its outcome yet. Raises StorageError."""
         if attempt.claimed_at is None or attempt.outcome is not None:
             return None
+        self._spool.take_in(attempt)
         end = outcomes.read(self._storage, attempt.job, attempt.number)
         points.reach("the outcome is read")
         return end

@@ -23,6 +23,9 @@ INNER = (
     "the outage is noted",  # of one job
     "before the stray is stopped",
     "the stray is stopped",
+    "a kept segment is taken in",
+    "a driver is told where we are",
+    "the address is noted",
     "the beat is noted",
 )
 ACTS = [action for action in Action if action is not Action.NOTHING]

@@ -20,6 +20,7 @@ from elastrain.service.drivers import Drivers
 from elastrain.service.errors import Unavailable
 from elastrain.service.jobs import ACTIVE, Status
 from elastrain.service.look import Look, Looker
+from elastrain.service.moves import Moves
 from elastrain.service.outage import Outage
 from elastrain.service.pace import Pace, Troubles, cause
 from elastrain.service.placement import Placement
@@ -55,6 +56,7 @@ class Reconciler:
         self._looker = Looker(store, ray, clock)
         self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes)
         self._sweeps = Sweeps(store, ray, self._looker, settings, clock, changes)
+        self._moves = Moves(store, storage, settings, clock)
         self._placement = Placement(store, settings.driver_cpu, changes)
         self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
@@ -99,6 +101,7 @@ class Reconciler:
             self._troubles.begin("Ray", look.error)
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
             alive, open_attempts = jobs.alive(tx), attempts.not_ended(tx)
+        self._tell_moves(open_attempts, look)
         self._outage.round(look.error, alive)
         self._timeouts.enforce(alive)
         # a job that is to be cancelled waits for the search for its processes, another one goes on
@@ -142,11 +145,14 @@ class Reconciler:
         except RayRefused as error:
             self._refused(job, str(error))
         except StorageError as error:
-            look.storage_error = str(error)
-            told = f"{error}. Jobs whose drivers ended stay as they are until their outcomes can be read"
-            self._troubles.begin("the object storage", told, sort=error.kind)
+            self._no_storage(error, look)
         except LookupError:
             log.info("job %s is no longer there", job)
+
+    def _no_storage(self, error: StorageError, look: Look) -> None:
+        look.storage_error = str(error)
+        told = f"{error}. Jobs whose drivers ended stay as they are until their outcomes can be read"
+        self._troubles.begin("the object storage", told, sort=error.kind)
 
     def _refused(self, job: str, text: str) -> None:
         """Ray did not do it; the next round asks again, and the job says what is the matter meanwhile."""
@@ -185,6 +191,12 @@ class Reconciler:
         return acts[action]()
 
     # -- the whole
+
+    def _tell_moves(self, open_attempts: list[AttemptRow], look: Look) -> None:
+        try:
+            self._moves.tell(open_attempts)
+        except StorageError as error:
+            self._no_storage(error, look)
 
     def _stop_strays(self, look: Look, accounted: set[tuple[str, int]]) -> None:
         """Drivers of ours that belong to no open attempt: they may start nothing, and must go."""

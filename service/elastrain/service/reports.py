@@ -24,6 +24,27 @@ MAX_MESSAGE = 20_000
 MAX_METRIC_NAME = 200
 
 
+# what is still true of an attempt that another one has followed
+HISTORY = ("metric", "event", "log")
+
+
+def take(
+    tx: Tx, row: JobRow, attempt: AttemptRow, first: int, facts: Sequence[Fact], now: float
+) -> Sequence[Fact]:
+    """Write those facts of a numbered batch that are new, and count them with the attempt; returns them.
+
+    (attempt, number) counts once, so a batch may be repeated. Of an attempt that was superseded only history
+    is taken. `row` is locked.
+    """
+    fresh = facts[max(0, attempt.acked_seq + 1 - first) :]
+    superseded = row.attempt != attempt.number or attempt.outcome == "lost"
+    apply(tx, row, attempt, [f for f in fresh if not superseded or f.get("kind") in HISTORY], now)
+    acked = max(attempt.acked_seq, first + len(facts) - 1)
+    if acked != attempt.acked_seq:
+        attempts.change(tx, row.id, attempt.number, acked_seq=acked)
+    return fresh
+
+
 def apply(tx: Tx, row: JobRow, attempt: AttemptRow, facts: Sequence[Fact], now: float) -> None:
     """Write the facts in their order. `row` is locked."""
     points: list[metrics.NewPoint] = []
