@@ -1,4 +1,4 @@
-"""What a driver could not tell: taken in after its death, once, and as history after another attempt began."""
+"""What a driver could not tell: taken in after its death, once; as history after another attempt began."""
 
 from __future__ import annotations
 
