@@ -86,6 +86,7 @@ class Run:
     facts: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome | None = None
     on_fact: Callable[[dict[str, Any]], None] | None = None
+    bucket: tuple[str, dict[str, str]] | None = None  # URL and options; default: a local folder
     wrap_storage: Callable[[Any], Any] = lambda storage: storage
     launch: Callable[[Path], LocalLauncher] = RoughLauncher
     host: str = "127.0.0.1"
@@ -108,7 +109,8 @@ class Run:
 
     async def _run(self) -> Outcome:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-        self.storage = self.wrap_storage(open_storage((self.folder / "objects").as_uri()))
+        url, options = self.bucket or ((self.folder / "objects").as_uri(), {})
+        self.storage = self.wrap_storage(open_storage(url, options))
         self.launcher = self.launch(self.folder / "logs")
         self.attempt = Attempt(
             spec=parse_spec(self.spec),
@@ -118,6 +120,7 @@ class Run:
             launcher=self.launcher,
             sink=self._take,
             host=self.host,
+            welcome={"storage_options": options},
             workers=self.workers,
         )
         fleet = self.attempt.machine.fleet
