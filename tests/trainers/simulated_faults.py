@@ -390,7 +390,6 @@ WEIGHED = [kind.name for kind in KINDS for _ in range(kind.weight)]
 
 # What is only seen to happen, and how often it must have been seen in 2,000 stories.
 SEEN = {
-    "all leave, and it is saved": 1,
     "worker.joined": 1000,
     "worker.left": 100,
     "corruption": 10,

@@ -56,6 +56,14 @@ def test_nothing_is_lost_and_nobody_waits_forever_whatever_happens() -> None:
     assert counts["failed by service"] == 0
 
 
+def test_a_job_that_all_leave_at_once_goes_on_from_what_they_saved() -> None:
+    """In stories in which nothing else happens: in the others it is too rare to count on."""
+    counts: Counter[str] = Counter()
+    for number in range(100):
+        counts.update(run(number, kinds=["notice_to_all"]).ledger.counts)
+    assert counts["all leave, and it is saved"] > 10
+
+
 # ---- a thousand workers ------------------------------------------------------------------------
 
 
