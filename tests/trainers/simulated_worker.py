@@ -7,6 +7,7 @@ happens at once.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -138,7 +139,8 @@ class SimulatedWorker(Lines):
         data = {b: (copy.params[b], copy.state[b], b in copy.rotten) for b in outgoing}
         if not opening.hold and copy.step < self.world.total and self.id in opening.whole:
             ahead = self.todo(g)[rank]
-            yield from self.compute(g, ahead[: self.world.rng.randint(0, len(ahead))])
+            with contextlib.suppress(Raised):  # it is told of in the step
+                yield from self.compute(g, ahead[: self.world.rng.randint(0, len(ahead))])
         arrived = yield from self.meet(meeting, "chunks", 0, data, {t.source for t in incoming})
         for transfer in incoming:
             for block in range(*transfer.blocks):

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from elastrain.trainers import collectives, loop
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Arrival, Broken, Group
+from elastrain.trainers import collectives, loop, step
+from elastrain.trainers.chunks import Domain, Ownership
+from elastrain.trainers.collectives import Arrival, Broken, Group, Halted
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.handover import catch_up, hand_over
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.opening import Opening
+from elastrain.trainers.partials import Partial
 from elastrain.trainers.replica import Replica, make_module
+from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.task import Loss
 from engine.tasks.toy import Toy
 
 BATCH, WORKERS = {"size": 64, "microbatch": 8}, {"min": 1, "max": 4}
 SPEC = parse_spec(
     {"name": "toy", "task": "engine.tasks.toy:Toy", "steps": 9, "batch": BATCH, "workers": WORKERS}
 )
-
-
+MEMBERS = tuple({"worker": w, "group": w, "node": "n", "address": {}} for w in ("w0", "w1"))
 EXCHANGES = 2 + len(SPEC.optimizer.betas)  # buffers, parameters, a moment each
 
 
@@ -57,9 +59,8 @@ def joiner() -> tuple[Replica, Opening, Ownership]:
     """Not a step done, and an opening at step 5 of somebody who holds everything."""
     task = Toy()
     replica = Replica(SPEC, task, FlatModel(make_module(task, SPEC.seed)), 300, 100)
-    members = tuple({"worker": w, "group": w, "node": "n", "address": {}} for w in ("w0", "w1"))
     held = {"w0": [(0, replica.model.space.blocks)]}
-    opening = Opening(2, members, 5, Cursor(step=5, updates=5).to_json(), None, held, ("w0",), {}, None, 0)
+    opening = Opening(2, MEMBERS, 5, Cursor(step=5, updates=5).to_json(), None, held, ("w0",), {}, None, 0)
     catch_up(replica, opening)
     return replica, opening, Ownership.of(replica.model.space, opening.domains())
 
@@ -137,6 +138,63 @@ class Deaf:
 
     def check(self, generation: int) -> None:
         pass
+
+    def began(self, step: int, microbatch: int) -> None:
+        pass
+
+    def send(self, kind: str, **fields: Any) -> None:
+        pass
+
+
+class Fragile(Toy):
+    """Raises in the middle of a backward, once it is to."""
+
+    fails = False
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        if self.fails:
+            cast(Any, model)[0].weight.register_hook(self.fail)
+        return super().loss(model, batch)
+
+    def fail(self, grad: Tensor) -> Tensor:
+        if self.fails:
+            raise RuntimeError("too little memory, for now")
+        return grad
+
+
+def test_an_exception_while_chunks_travel_waits_for_the_step_so_that_nobody_leaves_with_the_only_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Breaking):
+        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Arrival:
+            arrival = super().start_exchange(sends, sizes, dtype)
+            arrival.ready = lambda: False  # type: ignore[method-assign]
+            return arrival
+
+    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 1024)  # so that a half of it is added already
+    monkeypatch.setattr(loop.collectives, "build", lambda *_: Slow(breaks_at=EXCHANGES))
+    task, nobody, session = Fragile(), cast(Any, None), cast(Any, Deaf())
+    replica = Replica(SPEC, task, FlatModel(make_module(task, SPEC.seed)), 300, 100)
+    trainer = Trainer(replica, SampleReader(task, SPEC.seed), session, nobody)
+    replica.begin(Ownership.of(replica.model.space, [Domain("w1", "w1", "n")]), 0)
+    replica.partial = Partial.of(8, replica.model.space, replica.filling)
+    for microbatch in (0, 5, 6):
+        step.compute(replica, trainer.reader, 0, microbatch)
+    held, done = {"w1": replica.states.ranges()}, {"w1": [0, 5, 6]}
+    opening = Opening(2, MEMBERS, 0, Cursor().to_json(), None, held, ("w1",), done, None, 0)
+    task.fails = True
+    generation = trainer.form(opening)
+    assert sorted(replica.partial.rows) == [0, 6], "5 was lost with 4, to which it was being added"
+    begun: list[int] = []
+
+    def compute(_: object, microbatches: list[int], *more: object) -> None:
+        begun.extend(microbatches)
+        raise Halted
+
+    monkeypatch.setattr(trainer, "_compute", compute)
+    with pytest.raises(Halted):
+        trainer.step(generation)
+    assert sorted(begun) == [4, 5, 7]
 
 
 def test_a_group_whose_forming_was_cut_short_is_left_behind_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,15 +149,18 @@ class Trainer:
 
     def _ahead(self, generation: Generation) -> bool:
         """While chunks change hands, who has the parameters begins the step: one microbatch of it, if it has
-        one to compute."""
+        one to compute. What user code raises it raises once more in the step, and is told then: whoever is
+        removed for it may hold now what nobody else does."""
         opening, rank = generation.opening, generation.group.rank
         over = opening.hold or self.replica.step >= self.replica.plan.total_steps
         if over or opening.workers[rank] not in opening.whole:
             return False
-        rows = self._partial().rows
-        left = [j for j in self._todo(generation)[rank] if j not in rows]
-        self._compute(generation, left[:1])
-        return bool(left)
+        left = [j for j in self._todo(generation)[rank] if j not in self._partial().rows]
+        try:
+            self._compute(generation, left[:1])
+            return bool(left)
+        except UserFault:
+            return False
 
     # ---- one step ---------------------------------------------------------------------------
 
@@ -165,20 +168,20 @@ class Trainer:
         """Gradients, reduce, commit, update, gather."""
         replica, todo = self.replica, self._todo(generation)
         has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
-        rows, mine = self._partial().rows, todo[generation.group.rank]
+        rows, rank = self._partial().rows, generation.group.rank
         reduction = Reduction(replica, generation.group, generation.ownership, has)
-        self._compute(generation, [j for j in mine if j not in rows], reduction.passed_on)
+        self._compute(generation, [j for j in has[rank] if j not in rows], reduction.passed_on)
         reduction.finish()
         record = generation.exchange.commit(self.session.log_number, reduction.norms)
         verdict = replica.apply(record)
         generation.done = [[] for _ in has]
         generation.balance.observe(record)
         generation.log = record["log"]
-        if generation.group.rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
+        if rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
             self.session.committed(generation.number, replica.step, record)
         arrive = generation.exchange.start_gather()
         if generation.group.world > 2:  # meanwhile
-            self.reader.prefetch(replica.plan, replica.step, mine)
+            self.reader.prefetch(replica.plan, replica.step, todo[rank])
         arrive()
         judge(replica, record, verdict)
 
@@ -271,8 +274,7 @@ class Trainer:
         return self.session.commands(generation.number, generation.handled, generation.log)
 
     def _checkpoint_due(self, last: bool) -> bool:
-        every = self.replica.spec.checkpoint.every_steps
-        at = self.replica.step
+        every, at = self.replica.spec.checkpoint.every_steps, self.replica.step
         return at > 0 and (last or (every is not None and at % every == 0))
 
     def _snapshot(self, generation: Generation, again: bool) -> None:

@@ -45,6 +45,7 @@ def compute(
     model.forget_gradients()
     with precision(replica):
         loss = loss_of(replica.task, model.module, batch)
+    weight = float(loss.weight)  # user code may raise in it: not when the sums are half added to
     addend = partial.gradients.open(microbatch, early=replica.each_once is True, passed_on=passed_on)
     try:
         with model.handing_over(addend.take):
@@ -53,7 +54,6 @@ def compute(
         partial.forget(addend.abandon())
         raise
     replica.each_once = not addend.twice and replica.each_once is not False
-    weight = float(loss.weight)
     if model.buffers.floats:
         partial.buffers.add(microbatch, model.buffers.floats_now(weight))
     addend.close()
