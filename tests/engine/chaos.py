@@ -189,7 +189,8 @@ class Chaos(Run):
         self.attempt.scale(1, draw.randint(1, self.workers[1]))
 
     def _checkpoint(self, _: random.Random) -> None:
-        self.attempt.checkpoint()
+        self.counts["requests"] += 1
+        self.attempt.checkpoint(self.counts["requests"])
 
     def _members(self, draw: random.Random) -> list[str]:
         members = [w.id for w in self.attempt.machine.generation.members if w.state is State.ACTIVE]

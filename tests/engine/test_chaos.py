@@ -1,5 +1,6 @@
 """The whole engine under fire, in short; `make chaos` is the long version."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,22 @@ def test_workers_that_were_killed_stopped_added_and_removed_changed_nothing(
     chaos = under_fire(tmp_path, workers, seed, seconds=12)
     print(chaos.summary())
     assert len(chaos.of_kind("generation")) > 5 and chaos.counts["kills"] > 0
+
+
+class EachOnce(Chaos):
+    """Every strike of the table, in its order."""
+
+    async def _havoc(self, draw: random.Random) -> None:
+        self._listen()
+        for strike in self.strikes():
+            await self._some_steps(draw)
+            strike(draw)
+        self.attempt.finish("paused")
+
+
+def test_every_strike_that_may_be_drawn_can_be_struck(tmp_path: Path) -> None:
+    chaos = under_fire(tmp_path, 3, seed=5, seconds=30, kind=EachOnce)
+    assert chaos.counts["requests"] == 1
 
 
 def test_a_job_under_fire_until_its_last_step_ended_by_itself(tmp_path: Path) -> None:
