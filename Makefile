@@ -43,7 +43,7 @@ simulate: $(dev_stamp)
 	cd tests && $(abspath $(bin))/python -m trainers.simulation --big
 
 QUICK ?= --quick
-BENCHES := steady recovery goodput memory growth
+BENCHES := steady recovery goodput memory growth load
 bench: $(bench_stamp)
 	@for name in $(BENCHES); do echo "== $$name"; $(bin)/python bench/$$name.py $(QUICK) || true; done
 

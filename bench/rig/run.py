@@ -173,7 +173,7 @@ class Run:
 
     def others(self) -> float:
         """Cores that processes of others used since the last call; 0 at the first."""
-        current = (now(), _busy_s(), self._own_s())
+        current = (now(), busy_s(), self._own_s())
         before, self._window = self._window, current
         if before is None:
             return 0.0
@@ -204,7 +204,7 @@ def anonymous_mb(pid: int | str) -> float:
     return 0.0
 
 
-def _busy_s() -> float:
+def busy_s() -> float:
     """Busy CPU seconds of the whole machine."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     values = list(map(int, fields))
@@ -215,8 +215,8 @@ def wait_quiet(limit_s: float, below: float = 0.25) -> bool:
     """Wait for an idle machine (fewer busy cores than `below` over a second); False if it never was."""
     end = now() + limit_s
     while now() < end:
-        busy, at = _busy_s(), now()
+        busy, at = busy_s(), now()
         time.sleep(1.0)
-        if (_busy_s() - busy) / (now() - at) < below:
+        if (busy_s() - busy) / (now() - at) < below:
             return True
     return False

@@ -40,12 +40,12 @@ class Service:
         )
         self._changes = changes
         brief = open_storage(settings.storage_url, settings.storage_options, brief=True)
-        self._reconciler = Reconciler(self._store, brief, ray, settings, clock, changes)
+        self.reconciler = Reconciler(self._store, brief, ray, settings, clock, changes)
         self._stop = threading.Event()
         janitor = Janitor(self._store, storage, settings, clock)
         self._threads = [
             threading.Thread(target=part.run, args=(self._stop,), name=name, daemon=True)
-            for name, part in (("reconciler", self._reconciler), ("janitor", janitor))
+            for name, part in (("reconciler", self.reconciler), ("janitor", janitor))
         ]
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Service:
 
     def hold(self) -> None:
         """From here on no waiting job starts; those that run go on being looked after."""
-        self._reconciler.admitting = False
+        self.reconciler.admitting = False
 
     def stop(self) -> None:
         """End the reconciler, also in the middle of a round. Safe to call twice."""
@@ -68,6 +68,10 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what the parts hold. For one that was never entered."""
         self._ray.close()
         self._store.close()
 
