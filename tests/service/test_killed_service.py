@@ -40,7 +40,7 @@ class Watch:
         self.reached: list[str] = []
         self.patch.setattr(points, "watcher", self._point)
         for target, names in (
-            (attempts, ("open_new", "change")),
+            (attempts, ("open_new", "change", "acknowledge")),
             (jobs, ("move", "change")),
             (installation, ("write",)),
         ):

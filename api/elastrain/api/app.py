@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from elastrain.api import errors
@@ -9,6 +10,10 @@ from elastrain.api.door import Door, documented
 from elastrain.api.replies import Reply
 from elastrain.api.routes import checkpoints, cluster, driver, feeds, health, jobs, packages
 from elastrain.service.control import Control
+
+# drivers post hundreds of times a second and can wait: more at once would not be faster, and would stand
+# before the requests of users
+FACTS_AT_ONCE = 2
 
 
 def create_app(control: Control) -> FastAPI:
@@ -22,6 +27,7 @@ def create_app(control: Control) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.control = control
+    app.state.writing_facts = CapacityLimiter(FACTS_AT_ONCE)
     app.add_middleware(Door, control=control)
     errors.install(app)
     app.include_router(health.router)

@@ -253,3 +253,7 @@ class Control(JobActions):
         thread waits; an async caller passes 0 and watches `changes`). Raises Gone, Unauthenticated.
         """
         return self._drivers.desired(token, version, wait_s)
+
+    def driver_version(self, token: str) -> tuple[str, int]:
+        """(job, version of what is desired of its driver). Raises Gone, Unauthenticated."""
+        return self._drivers.version(token)

@@ -10,7 +10,7 @@ from typing import Any
 
 from elastrain.service import reports
 from elastrain.service.auth import digest
-from elastrain.service.changes import Changes
+from elastrain.service.changes import Changes, orders
 from elastrain.service.clock import Clock
 from elastrain.service.errors import Forbidden, Gone, Invalid, Unauthenticated
 from elastrain.service.jobs import Desired, Status
@@ -65,13 +65,13 @@ class DriverLine:
                 raise Invalid(
                     f"This token is for attempt {attempt.number}, the body names {body['attempt']!r}"
                 )
-            gone = _gone(row, attempt)
+            gone = _gone(row.id, attempt.number, row.attempt, attempt.outcome)
             fresh = reports.take(tx, row, attempt, first, facts, self._clock.now())
             acked = max(attempt.acked_seq, first + len(facts) - 1)
             version = jobs.get(tx, row.id).desired_version
         if fresh:
             ended = any(fact.get("kind") == "outcome" for fact in fresh)
-            self._changes.tell(row.id, decide=ended)
+            self._changes.tell(row.id, decide=ended, reported=version == row.desired_version)
         if gone is not None:  # its history was taken all the same
             gone.extra["acked_seq"] = acked
             raise gone
@@ -83,13 +83,26 @@ class DriverLine:
         while True:
             with self._store.read() as tx:
                 row, attempt = self._speaker(tx, token, lock=False)
-                if (gone := _gone(row, attempt)) is not None:
+                if (gone := _gone(row.id, attempt.number, row.attempt, attempt.outcome)) is not None:
                     raise gone
-                seen = self._changes.count(row.id)
+                seen = self._changes.count(orders(row.id))
             left_s = until - time.monotonic()
             if row.desired_version != version or left_s <= 0:
                 return desired_of(row)
-            self._changes.wait(row.id, seen, min(left_s, LOOK_EVERY_S))
+            self._changes.wait(orders(row.id), seen, min(left_s, LOOK_EVERY_S))
+
+    def version(self, token: str) -> tuple[str, int]:
+        """(job, version of what is desired): all that a driver asks for as long as nothing changes.
+
+        Raises Unauthenticated, Gone.
+        """
+        with self._store.read() as tx:
+            found = attempts.line(tx, digest(token))
+        if found is None:
+            raise Unauthenticated("This driver token is unknown")
+        if (gone := _gone(found.job, found.number, found.current, found.outcome)) is not None:
+            raise gone
+        return found.job, found.desired_version
 
     def _speaker(self, tx: Tx, token: str, lock: bool) -> tuple[JobRow, AttemptRow]:
         """The job and attempt of a driver's token. Raises Unauthenticated."""
@@ -115,11 +128,11 @@ class DriverLine:
         }
 
 
-def _gone(row: JobRow, attempt: AttemptRow) -> Gone | None:
+def _gone(job: str, number: int, current: int, outcome: str | None) -> Gone | None:
     """Why the service no longer speaks with this attempt."""
-    if row.attempt == attempt.number and attempt.outcome != "lost":
+    if current == number and outcome != "lost":
         return None
-    detail = f"Attempt {attempt.number} of job {row.id} is over; the current one is {row.attempt}"
+    detail = f"Attempt {number} of job {job} is over; the current one is {current}"
     return Gone(detail, hint="Post what happened until now, and exit.")
 
 

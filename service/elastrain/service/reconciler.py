@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,6 +36,8 @@ from elastrain.trainers.storage import Storage, StorageError
 log = logging.getLogger(__name__)
 
 ROUND_S = 1.0
+# so many times as long as a round computed it rests, up to ROUND_S: the API shares its interpreter
+REST = 3.0
 # how often what was seen is written down although nothing changed
 BEAT_EVERY_S = 5.0
 NEED_STORAGE = (Action.CLOSE, Action.CLUSTER_LOST, Action.READ_OUTCOME)
@@ -70,7 +73,7 @@ class Reconciler:
     def run(self, stop: threading.Event) -> None:
         """Rounds until told to stop, each as soon as something changed, at the latest after ROUND_S."""
         while not stop.is_set():
-            seen = self._changes.count(RECONCILER)
+            seen, used = self._changes.count(RECONCILER), time.thread_time()
             try:
                 self.round()
                 self._troubles.over("the reconciler")
@@ -83,6 +86,7 @@ class Reconciler:
                 if self._troubles.begin("the reconciler", f"a round failed: {error}"):
                     log.exception("this is how it failed")
                 stop.wait(ROUND_S)
+            stop.wait(min(ROUND_S, REST * (time.thread_time() - used)))
             self._changes.wait(RECONCILER, seen, ROUND_S)
 
     def round(self) -> None:
@@ -100,7 +104,7 @@ class Reconciler:
         else:
             self._troubles.begin("Ray", look.error)
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
-            alive, open_attempts = jobs.alive(tx), attempts.not_ended(tx)
+            alive, open_attempts = jobs.in_status(tx, ACTIVE), attempts.not_ended(tx)
         self._tell_moves(open_attempts, look)
         self._outage.round(look.error, alive)
         self._timeouts.enforce(alive)
@@ -112,8 +116,10 @@ class Reconciler:
         for row in alive:
             if row.status in ACTIVE and row.id not in waits:
                 self._advance(row.id, None, look)
+        rows = {row.id: row for row in alive}
         for attempt in open_attempts:
-            self._advance(attempt.job, attempt.number, look)
+            if not self._rests(rows.get(attempt.job), attempt, look):
+                self._advance(attempt.job, attempt.number, look)
         granted = self._placement.place(look.nodes, look.error, self._clock.now(), self.admitting)
         points.reach("placed")
         for job in granted:
@@ -125,6 +131,16 @@ class Reconciler:
         self._whole = True
 
     # -- one job
+
+    def _rests(self, row: JobRow | None, attempt: AttemptRow, look: Look) -> bool:
+        """Whether nothing is to be done, by what the round has read: so it is of nearly all jobs."""
+        if row is None:
+            return False
+        now = self._clock.now()
+        if decide(row, attempt, look.of(attempt), now, self._limits).action is not Action.NOTHING:
+            return False
+        self._troubles.over(f"job {row.id}")
+        return True
 
     def _advance(self, job: str, number: int | None, look: Look) -> None:
         """As many steps as can be taken now. Trouble with one job leaves the others alone."""

@@ -41,7 +41,7 @@ def take(
     apply(tx, row, attempt, [f for f in fresh if not superseded or f.get("kind") in HISTORY], now)
     acked = max(attempt.acked_seq, first + len(facts) - 1)
     if acked != attempt.acked_seq:
-        attempts.change(tx, row.id, attempt.number, acked_seq=acked)
+        attempts.acknowledge(tx, row.id, attempt.number, acked)
     return fresh
 
 

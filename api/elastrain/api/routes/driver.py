@@ -1,16 +1,20 @@
 """The driver's line to the service, with its own door: a one-time code, then the driver's token."""
 
 import asyncio
+import contextlib
 import time
+from functools import partial
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Body, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from elastrain.api.asking import Service, refusals
 from elastrain.api.door import driver_token
 from elastrain.api.replies import Reply
-from elastrain.api.sse import LOOK_S, POLL_S
+from elastrain.api.sse import POLL_S
+from elastrain.service.changes import orders
 
 router = APIRouter(prefix="/driver", tags=["driver"], responses=refusals(400, 401, 403, 410, 413, 422))
 
@@ -25,9 +29,10 @@ def claim(service: Service, message: Message) -> Reply:
 
 
 @router.post("/facts")
-def facts(service: Service, request: Request, message: Message) -> Reply:
+async def facts(service: Service, request: Request, message: Message) -> Reply:
     """Takes facts in order; those that are known already are passed over."""
-    return Reply(service.driver_facts(driver_token(request), message))
+    write = partial(service.driver_facts, driver_token(request), message)
+    return Reply(await to_thread.run_sync(write, limiter=request.app.state.writing_facts))
 
 
 @router.get("/desired")
@@ -39,12 +44,19 @@ async def desired(
 ) -> Reply:
     """What the attempt should do: at once if it is not `version`, else on a change or after `wait_s`."""
     token, until = driver_token(request), time.monotonic() + wait_s
-    while True:
-        seen = service.changes.count()
-        answer = await run_in_threadpool(service.driver_desired, token, version)
-        if answer["version"] != version or time.monotonic() >= until or await request.is_disconnected():
-            return Reply(answer)
-        again = min(until, time.monotonic() + POLL_S)
-        while service.changes.count() == seen and time.monotonic() < again:
-            await asyncio.sleep(LOOK_S)
-        await asyncio.sleep(LOOK_S)  # a burst of facts of other jobs is one look, not hundreds
+    news, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the server is going down
+            loop.call_soon_threadsafe(news.set)
+
+    job, _ = await run_in_threadpool(service.driver_version, token)
+    with service.changes.listening(orders(job), wake):
+        while True:
+            news.clear()
+            _, current = await run_in_threadpool(service.driver_version, token)
+            if current != version or time.monotonic() >= until or await request.is_disconnected():
+                break
+            with contextlib.suppress(TimeoutError):  # another process may have brought news meanwhile
+                await asyncio.wait_for(news.wait(), min(POLL_S, until - time.monotonic()))
+    return Reply(await run_in_threadpool(service.driver_desired, token, version))

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import fields
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select, update
 
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.rows import AttemptRow
 from elastrain.service.store.schema import attempts as table
+from elastrain.service.store.schema import jobs
+
+# every column, in the order of AttemptRow
+_COLUMNS = [table.c[field.name] for field in fields(AttemptRow)]
+_BY_NUMBER = select(*_COLUMNS).where(table.c.job == bindparam("job"), table.c.number == bindparam("number"))
+_BY_TOKEN = select(*_COLUMNS).where(table.c.token_digest == bindparam("token_digest"))
+_ACKED = (
+    update(table)
+    .where(table.c.job == bindparam("_job"), table.c.number == bindparam("_number"))
+    .values(acked_seq=bindparam("_seq"))
+)
+
+
+class Line(NamedTuple):
+    """What is asked often about a driver: current is its job's attempt, number its own."""
+
+    job: str
+    desired_version: int
+    current: int
+    number: int
+    outcome: str | None
+
+
+_LINE = (
+    select(jobs.c.id, jobs.c.desired_version, jobs.c.attempt, table.c.number, table.c.outcome)
+    .join(jobs, jobs.c.id == table.c.job)
+    .where(table.c.token_digest == bindparam("token_digest"))
+)
 
 
 def open_new(
@@ -41,15 +70,20 @@ def open_new(
 
 
 def get(tx: Tx, job: str, number: int) -> AttemptRow | None:
-    return _row(tx.execute(select(table).where(table.c.job == job, table.c.number == number)).first())
+    return _row(tx.execute(_BY_NUMBER, {"job": job, "number": number}).first())
 
 
 def by_token(tx: Tx, token_digest: str) -> AttemptRow | None:
-    return _row(tx.execute(select(table).where(table.c.token_digest == token_digest)).first())
+    return _row(tx.execute(_BY_TOKEN, {"token_digest": token_digest}).first())
+
+
+def line(tx: Tx, token_digest: str) -> Line | None:
+    row = tx.execute(_LINE, {"token_digest": token_digest}).first()
+    return None if row is None else Line._make(row)
 
 
 def not_ended(tx: Tx) -> list[AttemptRow]:
-    return _rows(tx.execute(select(table).where(table.c.state != "ended").order_by(table.c.created_at)))
+    return _rows(tx.execute(select(*_COLUMNS).where(table.c.state != "ended").order_by(table.c.created_at)))
 
 
 def with_driver(tx: Tx) -> list[AttemptRow]:
@@ -58,16 +92,21 @@ def with_driver(tx: Tx) -> list[AttemptRow]:
 
 
 def of_job(tx: Tx, job: str) -> list[AttemptRow]:
-    return _rows(tx.execute(select(table).where(table.c.job == job).order_by(table.c.number)))
+    return _rows(tx.execute(select(*_COLUMNS).where(table.c.job == job).order_by(table.c.number)))
 
 
 def change(tx: Tx, job: str, number: int, **values: Any) -> None:
     tx.execute(update(table).where(table.c.job == job, table.c.number == number).values(**values))
 
 
+def acknowledge(tx: Tx, job: str, number: int, seq: int) -> None:
+    """All facts up to this one are written."""
+    tx.execute(_ACKED, {"_job": job, "_number": number, "_seq": seq})
+
+
 def _row(row: Row[Any] | None) -> AttemptRow | None:
-    return None if row is None else AttemptRow(**row._mapping)
+    return None if row is None else AttemptRow(*list(row))
 
 
 def _rows(rows: Iterable[Row[Any]]) -> list[AttemptRow]:
-    return [AttemptRow(**row._mapping) for row in rows]
+    return [AttemptRow(*list(row)) for row in rows]

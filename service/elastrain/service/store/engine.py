@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,9 @@ class Store:
         self._mine = threading.local()
         self._leadership = Leadership(self._engine)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
+        # SQLite has one writer at a time, and whoever finds it busy sleeps for longer and longer: here they
+        # queue instead, and only those of other processes meet at the file
+        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
@@ -64,7 +67,7 @@ class Store:
         assert not getattr(self._mine, "writes", False), "a writing transaction inside another one"
         self._mine.writes = True
         try:
-            with _reached(), self._engine.connect() as tx:
+            with _reached(), self._turn, self._engine.connect() as tx:
                 tx = tx.execution_options(elastrain_write=True)
                 with tx.begin():
                     yield tx

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.rows import SegmentRow
@@ -34,17 +34,24 @@ class Point:
     values: dict[str, float | str]
 
 
+_ADD = insert(events)
+_TAKE = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("_job"))
+    .values(position=jobs.c.position + bindparam("_count"))
+    .returning(jobs.c.position)
+)
+
+
 def take_positions(tx: Tx, job: str, count: int = 1) -> int:
     """The last of `count` new positions. Takes the job row's lock, so they are committed in their order."""
-    counted = update(jobs).where(jobs.c.id == job).values(position=jobs.c.position + count)
-    return int(tx.execute(counted.returning(jobs.c.position)).scalar_one())
+    return int(tx.execute(_TAKE, {"_job": job, "_count": count}).scalar_one())
 
 
 def add_event(tx: Tx, job: str, type: str, message: str, data: dict[str, Any], at: float) -> int:
     position = take_positions(tx, job)
-    tx.execute(
-        insert(events).values(job=job, position=position, at=at, type=type, message=message, data=data)
-    )
+    values = {"job": job, "position": position, "at": at, "type": type, "message": message, "data": data}
+    tx.execute(_ADD, values)
     return position
 
 

@@ -7,11 +7,11 @@ step s, supersedes everything beyond s of older eras; at s itself a point supers
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from elastrain.service.store.engine import Tx
@@ -20,6 +20,17 @@ from elastrain.service.store.schema import jobs, metrics_latest, metrics_superse
 from elastrain.service.store.schema import metrics as table
 
 Value = float | str
+# what each batch of facts asks, made once
+_ERA = select(jobs.c.era_attempt, jobs.c.era_epoch_no).where(jobs.c.id == bindparam("job"))
+_LATEST_STEPS = select(metrics_latest.c.name, metrics_latest.c.step).where(
+    metrics_latest.c.job == bindparam("job")
+)
+_LATEST = ("job", "name", "step", "value", "word", "attempt", "epoch_no")
+_SET_LATEST = (
+    update(metrics_latest)
+    .where(metrics_latest.c.job == bindparam("_job"), metrics_latest.c.name == bindparam("_name"))
+    .values({name: bindparam(f"_{name}") for name in _LATEST[2:]})
+)
 
 
 @dataclass(frozen=True)
@@ -99,8 +110,7 @@ class _Fresh:
         for (name, step), row in self._rows.items():
             if step >= max(self._known.get(name, -1), newest[name]["step"] if name in newest else -1):
                 newest[name] = row
-        for row in newest.values():
-            _set_latest(self._tx, row)
+        _set_latest(self._tx, list(newest.values()), self._known)
 
 
 def series(
@@ -130,13 +140,12 @@ def superseded(tx: Tx, job: str) -> list[tuple[int, int, int]]:
 
 
 def _era(tx: Tx, job: str) -> tuple[int, int]:
-    row = tx.execute(select(jobs.c.era_attempt, jobs.c.era_epoch_no).where(jobs.c.id == job)).one()
+    row = tx.execute(_ERA, {"job": job}).one()
     return row[0], row[1]
 
 
 def _latest_steps(tx: Tx, job: str) -> dict[str, int]:
-    c = metrics_latest.c
-    found = tx.execute(select(c.name, c.step).where(c.job == job))
+    found = tx.execute(_LATEST_STEPS, {"job": job})
     return {str(name): int(step) for name, step in found}
 
 
@@ -168,7 +177,7 @@ def _latest_back_to(tx: Tx, job: str, step: int) -> None:
         counts = (c.job == job) & (c.name == name) & c.superseded.is_(False)
         row = tx.execute(select(table).where(counts).order_by(c.step.desc()).limit(1)).first()
         if row is not None:
-            _set_latest(tx, dict(row._mapping))
+            _set_latest(tx, [dict(row._mapping)], [name])
         else:
             tx.execute(delete(metrics_latest).where((latest.job == job) & (latest.name == name)))
 
@@ -179,12 +188,14 @@ def _replace(tx: Tx, job: str, name: str, step: int) -> None:
     tx.execute(update(table).where(same).values(superseded=True))
 
 
-def _set_latest(tx: Tx, row: Mapping[str, Any]) -> None:
-    c = metrics_latest.c
-    where = (c.job == row["job"]) & (c.name == row["name"])
-    values = {name: row[name] for name in ("step", "value", "word", "attempt", "epoch_no")}
-    if tx.execute(update(metrics_latest).where(where).values(**values)).rowcount == 0:
-        tx.execute(insert(metrics_latest).values(job=row["job"], name=row["name"], **values))
+def _set_latest(tx: Tx, rows: Sequence[Mapping[str, Any]], known: Container[str]) -> None:
+    """known: the names that have a newest value already."""
+    old = [{f"_{name}": row[name] for name in _LATEST} for row in rows if row["name"] in known]
+    new = [{name: row[name] for name in _LATEST} for row in rows if row["name"] not in known]
+    if old:
+        tx.execute(_SET_LATEST, old)
+    if new:
+        tx.execute(insert(metrics_latest), new)
 
 
 def _samples(tx: Tx, job: str, name: str, from_step: int, points: int) -> list[Sample]:

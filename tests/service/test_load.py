@@ -1,0 +1,88 @@
+"""What a round costs with many jobs, in questions to the store: they are counted, not timed."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from elastrain.service.store import Store, engine
+from world import ADMIN, World
+
+
+@contextmanager
+def statements(store: Store) -> Iterator[list[str]]:
+    """Every SQL statement that is executed meanwhile."""
+    said: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        said.append(statement)
+
+    event.listen(store._engine, "before_cursor_execute", note)
+    try:
+        yield said
+    finally:
+        event.remove(store._engine, "before_cursor_execute", note)
+
+
+def quiet_round(world: World) -> list[str]:
+    """What a round asks once everything is as it should be."""
+    for _ in range(3):
+        world.round(10.0)
+    with statements(world.store) as said:
+        world.round(1.0)
+    return said
+
+
+def test_a_round_with_nothing_to_do_asks_as_much_for_many_jobs_as_for_one(tmp_path: Path) -> None:
+    world = World(tmp_path, cpus=8.0)
+    one = {"workers": {"min": 1, "max": 1}}
+    world.running(**one)
+    alone = quiet_round(world)
+    for _ in range(7):
+        world.running(**one)
+    for _ in range(5):
+        world.submit(**one)
+    assert len(quiet_round(world)) == len(alone)
+    world.store.close()
+
+
+def test_what_was_asked_of_a_waiting_job_counts_though_its_spec_was_read_before(world: World) -> None:
+    _, driver = world.running(workers={"min": 2, "max": 2})
+    first, second = (world.submit(workers={"min": 2, "max": 2}) for _ in range(2))
+    quiet_round(world)
+    world.control.patch(second, {"priority": 5}, actor=ADMIN)
+    world.round()
+    assert world.job(second)["queue"]["position"] == 1
+    driver.ends("succeeded")
+    for _ in range(3):
+        world.round()
+    assert (world.status(second), world.status(first)) == ("starting", "queued")
+
+
+def test_writers_of_one_process_queue_and_never_find_sqlite_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.0)  # whoever finds it busy fails
+    world = World(tmp_path)
+    inside, failed = threading.Event(), list[BaseException]()
+
+    def write() -> None:
+        inside.set()
+        try:
+            with world.store.write():
+                pass
+        except BaseException as error:
+            failed.append(error)
+
+    other = threading.Thread(target=write)
+    with world.store.write():
+        other.start()
+        inside.wait()
+        other.join(0.1)
+        assert other.is_alive() or failed, "it got in beside the first"
+    other.join()
+    assert failed == []
+    world.store.close()
