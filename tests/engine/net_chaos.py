@@ -59,7 +59,10 @@ class NetChaos(Chaos):
                 self.counts["slow lines"] += 1
 
     async def _away(self, one: str, other: str | None, at_most_s: float, what: str) -> None:
-        self.network.cut(one, other)
+        try:
+            self.network.cut(one, other)
+        except Refused:  # it is cut already, and mended by whoever did that
+            return
         self.counts[what] += 1
         workers = self.attempt.machine.roster.workers
         ends = [workers[w] for w in (one, other) if w in workers]

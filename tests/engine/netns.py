@@ -133,7 +133,8 @@ class Network:
     # ---- what happens to them ---------------------------------------------------------------
 
     def cut(self, one: str, other: str | None = None) -> None:
-        """Packets between the two vanish, both ways; without `other`, all of `one`."""
+        """Packets between the two vanish, both ways; without `other`, all of `one`. Raises Refused if they do
+        already."""
         for rule in self._rules(one, other):
             ip("-n", self.hub, "rule", "add", "pref", "10", *rule, "blackhole")
 
