@@ -29,10 +29,10 @@ help:
 demo: $(run_stamp)
 	@$(bin)/elastrain demo
 
-test: quick stores sabotage fuzz engine ray e2e
+test: lint quick stores sabotage fuzz engine ray e2e
 
 quick: $(dev_stamp)
-	$(pytest) -m "not stores and not sabotage and not fuzz and not engine and not ray and not e2e and not gpu"
+	$(pytest) -n auto -m "not stores and not sabotage and not fuzz and not engine and not ray and not e2e and not gpu"
 
 stores sabotage fuzz engine ray e2e gpu: $(dev_stamp)
 	$(pytest) -m $@

@@ -49,16 +49,6 @@ def test_the_three_parts_import_in_one_direction_only() -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_ruff_has_nothing_to_say() -> None:
-    result = run(sys.executable, "-m", "ruff", "check", "--no-cache", ".")
-    assert result.returncode == 0, result.stdout
-
-
-def test_mypy_strict_has_nothing_to_say() -> None:
-    result = run(sys.executable, "-m", "mypy")
-    assert result.returncode == 0, result.stdout
-
-
 def test_no_file_outgrows_one_idea() -> None:
     long = {str(path.relative_to(ROOT)): n for path in sources() if (n := _lines(path)) >= LONGEST_FILE}
     assert not long, f"split these by idea, {LONGEST_FILE} lines are too many: {long}"
