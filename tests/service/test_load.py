@@ -86,3 +86,18 @@ def test_writers_of_one_process_queue_and_never_find_sqlite_busy(
     other.join()
     assert failed == []
     world.store.close()
+
+
+@pytest.mark.parametrize("status", [None, "queued", "running"])
+def test_a_page_of_many_jobs_is_read_in_order_and_not_sorted(tmp_path: Path, status: str | None) -> None:
+    world = World(tmp_path)
+    for _ in range(3):
+        world.submit()
+    with statements(world.store) as said:
+        world.control.list_jobs(actor=ADMIN, status=status)
+    page = next(text for text in said if "ORDER BY jobs.created_at" in text)
+    with world.store.read() as tx:
+        values = ["queued", 50, 0] if status else [50, 0]
+        steps = [str(row[-1]) for row in tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {page}", tuple(values))]
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
+    world.store.close()

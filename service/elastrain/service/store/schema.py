@@ -20,9 +20,11 @@ from sqlalchemy import (
     Table,
     Text,
     false,
+    text,
 )
 
 metadata = MetaData()
+_DELETED = text("deleted_at IS NOT NULL")
 
 
 def _job() -> Column[str]:
@@ -83,8 +85,8 @@ jobs = Table(
     Column("pinned", Boolean, nullable=False, server_default=false()),
     Column("deleted_at", Float),
     Index("jobs_by_end", "finished_at"),
-    Index("jobs_by_deletion", "deleted_at"),
-    Index("jobs_by_status", "status"),
+    Index("jobs_by_deletion", "deleted_at", sqlite_where=_DELETED, postgresql_where=_DELETED),
+    Index("jobs_by_status", "status", "created_at", "id"),
     Index("jobs_by_age", "created_at", "id"),
 )
 
