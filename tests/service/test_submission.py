@@ -130,7 +130,7 @@ def test_the_queue_goes_by_priority_then_age(world: World) -> None:
     assert world.job(second)["queue"] == {
         "position": 3,
         "blocked_by": items[2]["blocked_by"],
-        "short_of": None,
+        "short_of": {"workers": 1},
     }
 
 

@@ -62,7 +62,9 @@ class Control(JobActions):
         self._views = views.JobViews(settings.ray_address)
         self._listings = Listings(store, self._views)
         self.once = Once(store, self._views, self.clock)
-        self._submission = Submission(store, self.once, self.packages, self._views, self.clock, self.changes)
+        self._submission = Submission(
+            store, self.once, self.packages, self._views, settings.driver_cpu, self.clock, self.changes
+        )
         self._commands = Commands(store, self.once, self._views, self.clock, self.changes)
         self._patching = Patching(store, self._views, self.clock, self.changes)
         self._bulk = Bulk(store, self.once, self.clock, self.changes)

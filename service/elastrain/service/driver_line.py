@@ -143,7 +143,9 @@ class _Refusal:
 
 
 def desired_of(row: JobRow) -> Json:
-    workers = {"min": row.workers_min, "max": row.workers_max, "target": row.workers_target}
+    # a minimum that was raised holds once the scheduler has the workers for it; training does not stop for it
+    least = min(row.workers_min, max(1, row.workers_target))
+    workers = {"min": least, "max": row.workers_max, "target": row.workers_target}
     return {
         "version": row.desired_version,
         "desired": row.desired.value,

@@ -107,9 +107,9 @@ class Listings:
 
     def queue(self, actor: Actor) -> Json:
         with self._store.read() as tx:
-            rows = jobs.in_status(tx, [Status.QUEUED])
-        placed = enumerate(rows, start=1)
-        return _page([views.queue_item(row, place) for place, row in placed if actor.sees(row.project)])
+            rows, queue = jobs.in_status(tx, [Status.QUEUED]), self._views.queue(tx)
+        placed = sorted(rows, key=queue.place)
+        return _page([views.queue_item(row, queue) for row in placed if actor.sees(row.project)])
 
 
 def find_checkpoint(tx: Tx, row: JobRow, step: int | str) -> Json:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 
 from elastrain.service import ids
 from elastrain.service.clock import Clock
@@ -14,6 +15,8 @@ from elastrain.service.store.rows import AttemptRow
 
 # nodes come and go slowly, and listing them costs Ray's head more than listing jobs
 NODES_EVERY_S = 5.0
+# usage counts as others' once it was seen for so long
+STEADY_S = 20.0
 
 
 @dataclass
@@ -25,6 +28,7 @@ class Look:
     # (job, attempt, 0): its driver; (job, attempt, n): the nth search for what it has left
     jobs: dict[tuple[str, int, int], RayJob] = field(default_factory=dict)
     nodes: list[RayNode] = field(default_factory=list)
+    steady: list[RayNode] = field(default_factory=list)  # the same, `used` being what was so for a while
     error: str | None = None
     storage_error: str | None = None  # why object storage failed in this round: it is not asked again in it
 
@@ -62,6 +66,7 @@ class Looker:
         self.cluster = ""
         """Which Ray answered last."""
         self._nodes: tuple[float, list[RayNode]] = (float("-inf"), [])
+        self._seen: deque[tuple[float, list[RayNode]]] = deque()
 
     @property
     def installation(self) -> str:
@@ -80,8 +85,18 @@ class Looker:
                     look.jobs[ours] = job
             if look.at - self._nodes[0] >= NODES_EVERY_S:
                 self._nodes = (look.at, self._ray.nodes())
+                self._seen.append(self._nodes)
+            while look.at - self._seen[0][0] > STEADY_S and len(self._seen) > 1:
+                self._seen.popleft()
             look.nodes = self._nodes[1]
+            look.steady = [self._steady(node) for node in look.nodes]
         except RayUnreachable as error:
             look.error = str(error)
             self._nodes = (float("-inf"), [])
+            self._seen.clear()
         return look
+
+    def _steady(self, node: RayNode) -> RayNode:
+        """What Ray says of usage is late: what a job has just given back looks as if others used it."""
+        known = [seen.used for _, nodes in self._seen for seen in nodes if seen.id == node.id]
+        return replace(node, used={n: min(used.get(n, 0.0) for used in known) for n in node.used})

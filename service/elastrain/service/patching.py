@@ -77,7 +77,7 @@ def _write_spec(tx: Tx, row: JobRow, spec: Json, body: Mapping[str, Any], actor:
     workers = spec["workers"]
     values: dict[str, Any] = {"workers_min": workers["min"], "workers_max": workers["max"]}
     if row.status in ACTIVE:
-        values["workers_target"] = min(max(row.workers_target, workers["min"]), workers["max"])
+        values["workers_target"] = min(row.workers_target, workers["max"])  # more is the scheduler's to give
     values |= {"spec": spec, "priority": spec["priority"], "desired_version": row.desired_version + 1}
     jobs.change(tx, row.id, **values)
     if spec["labels"] != row.spec["labels"]:

@@ -1,76 +1,119 @@
-"""The scheduler's answers, written down: jobs that start, jobs that grow, jobs that wait and why."""
+"""The scheduler's answers, written down: who starts, grows, shrinks or is preempted, who waits and why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from elastrain.service.changes import Changes
-from elastrain.service.jobs import ACTIVE, Reason, Signal, Status, advance
+from elastrain.service.commands import want
+from elastrain.service.jobs import Desired, Reason, Signal, Status, advance
 from elastrain.service.ray_jobs import RayNode
-from elastrain.service.scheduler import Answer, Grant, Node, Wait, ask_of, plan, ray_unreachable
-from elastrain.service.store import Store, Tx, attempts, feed, jobs
+from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wait, facts, plan
+from elastrain.service.scheduling.asks import BEHIND
+from elastrain.service.scheduling.ceiling import Shape
+from elastrain.service.store import Store, Tx, feed, jobs, plans
 from elastrain.service.store.rows import JobRow
+
+# a job that was preempted says so until it runs again, whatever it waits for meanwhile
+KEPT = {Reason.NO_CAPACITY: Reason.PREEMPTED, Reason.BEHIND_OTHER_JOBS: Reason.PREEMPTED}
 
 
 class Placement:
-    def __init__(self, store: Store, driver_cpu: float, changes: Changes) -> None:
+    def __init__(self, store: Store, driver_cpu: float, ceiling: Sequence[Shape], changes: Changes) -> None:
         self._store = store
         self._driver_cpu = driver_cpu
+        self._ceiling = ceiling
         self._changes = changes
 
     def place(self, nodes: Sequence[RayNode], error: str | None, now: float, admitting: bool) -> list[str]:
-        """Ids of the jobs that may start now. error: why Ray cannot be reached."""
+        """Ids of the jobs that may start now. error: why Ray cannot be reached. admitting: whether anything
+        may start or change; what waits says why in any case."""
         with self._store.read() as tx:
-            rows = [row for row in jobs.alive(tx) if row.status is Status.QUEUED or row.status in ACTIVE]
-            leaving = {attempt.job for attempt in attempts.with_driver(tx)}
-        # a preempted job whose driver is still leaving holds its workers, and waits for that
-        rows = [row for row in rows if row.status in ACTIVE or row.id not in leaving]
-        rows = [row for row in rows if row.status in ACTIVE or row.next_attempt_at <= now]
-        answers = self._answers(rows, nodes, error)
-        changed = [row for row in rows if _differs(row, answers.get(row.id), admitting)]
-        if not changed:
+            known = facts.read(tx, now)
+        made = self._plan(known, nodes, error, now)
+        wanted = {id: answer for id, answer in made.answers.items() if _differs(known.rows[id], answer)}
+        if not admitting:
+            wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
+        if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
             return []
+        try:
+            return self._write(known, made, wanted, now)
+        except plans.NotOurTurn:
+            return []  # the next round sees what the other process has done
+
+    def _plan(self, known: facts.Facts, nodes: Sequence[RayNode], error: str | None, now: float) -> Plan:
+        if error is not None:
+            waiting = [ask.id for ask in known.asks if ask.stage is Stage.WAITING]
+            wait, before = facts.ray_unreachable(error), known.plan
+            return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
+        seen = [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in nodes]
+        there = facts.nodes_of(seen, known.asks, self._driver_cpu, self._ceiling)
+        return plan(known.asks, there, known.policy(self._driver_cpu, now))
+
+    def _write(self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], now: float) -> list[str]:
         started = []
         with self._store.write() as tx:
-            for row in changed:
-                current = jobs.lock(tx, row.id)
+            plans.take_turn(tx, known.plan.version, made.queue, made.first, now)
+            for id, answer in wanted.items():
+                row, current = known.rows[id], jobs.lock(tx, id)
                 if (current.status, current.desired_version) == (row.status, row.desired_version):
-                    _write(tx, current, answers[row.id], now)
-                    if current.status is Status.QUEUED and isinstance(answers[row.id], Grant):
-                        started.append(row.id)
-        for row in changed:
-            self._changes.tell(row.id)
+                    _write(tx, current, answer, now)
+                    if current.status is Status.QUEUED and isinstance(answer, Grant):
+                        started.append(id)
+        for id in wanted:
+            self._changes.tell(id)
         return started
 
-    def _answers(self, rows: list[JobRow], nodes: Sequence[RayNode], error: str | None) -> dict[str, Answer]:
-        if error is not None:
-            return {row.id: ray_unreachable(error) for row in rows if row.status is Status.QUEUED}
-        living = [Node(node.id, node.resources) for node in nodes if node.alive]
-        return plan([ask_of(row) for row in rows], living, self._driver_cpu)
 
-
-def _differs(row: JobRow, answer: Answer | None, admitting: bool) -> bool:
+def _differs(row: JobRow, answer: Answer) -> bool:
     """Whether there is something to write."""
-    if answer is None:
-        return False
     if isinstance(answer, Wait):
-        return (row.reason, row.message, row.short_of) != (answer.reason, answer.message, answer.short_of)
-    return admitting and answer.workers > row.workers_target
+        return (row.reason, row.message, row.short_of) != _waiting(row, answer)
+    return isinstance(answer, Preempt) or answer.workers != row.workers_target
+
+
+def _waiting(row: JobRow, answer: Wait) -> tuple[Reason, str, int]:
+    """Of those that wait behind another the views name it: it changes, and they are many."""
+    message = BEHIND if answer.reason is Reason.BEHIND_OTHER_JOBS else answer.message
+    reason = KEPT.get(answer.reason, answer.reason) if row.reason == Reason.PREEMPTED else answer.reason
+    return reason, message, answer.short_of
 
 
 def _write(tx: Tx, row: JobRow, answer: Answer, now: float) -> None:
     if isinstance(answer, Wait):
-        jobs.change(tx, row.id, reason=answer.reason, message=answer.message, short_of=answer.short_of)
-        if row.reason != answer.reason and answer.reason is not Reason.BEHIND_OTHER_JOBS:
-            data = {"reason": answer.reason.value, "short_of": answer.short_of}
-            feed.add_event(tx, row.id, "job.waiting", answer.message, data, now)
-        return
-    if row.status is Status.QUEUED:
+        _wait(tx, row, answer, now)
+    elif isinstance(answer, Preempt):
+        if move := advance(row.status, Signal.ASK_PREEMPT):
+            want(tx, row, move, Desired.PREEMPT, answer.why, "service", now)
+    elif row.status is Status.QUEUED:
         if move := advance(row.status, Signal.START):
-            values = {"workers_target": answer.workers, "short_of": 0}
+            values = {"workers_target": answer.workers, "short_of": 0, "grown_at": 0.0, "shrunk_at": 0.0}
             jobs.move(tx, row, move.status, move.reason, None, "service", now, **values)
-        return
-    version = row.desired_version + 1
-    jobs.change(tx, row.id, workers_target=answer.workers, desired_version=version)
-    data = {"from": row.workers_target, "to": answer.workers}
-    feed.add_event(tx, row.id, "job.target", f"{answer.workers} workers are granted now", data, now)
+    else:
+        _resize(tx, row, answer, now)
+
+
+def _wait(tx: Tx, row: JobRow, answer: Wait, now: float) -> None:
+    reason, message, short_of = _waiting(row, answer)
+    jobs.change(tx, row.id, reason=reason, message=message, short_of=short_of)
+    if row.reason != reason and reason is not Reason.BEHIND_OTHER_JOBS:
+        data = {"reason": reason.value, "short_of": short_of}
+        feed.add_event(tx, row.id, "job.waiting", message, data, now)
+
+
+def _resize(tx: Tx, row: JobRow, answer: Grant, now: float) -> None:
+    """What it held stays counted as its own until its driver says that it is back."""
+    before, spares = row.workers_target, int(row.spec["workers"].get("spares", 0))
+    grows = answer.workers > before
+    jobs.change(
+        tx,
+        row.id,
+        workers_target=answer.workers,
+        workers_held=max(row.workers_held, max(before, answer.workers) + spares),
+        desired_version=row.desired_version + 1,
+        **{"grown_at" if grows else "shrunk_at": now},
+    )
+    why = f": {answer.why}" if answer.why else ""
+    text = f"{answer.workers} workers are granted now, {before} were before{why}"
+    data = {"from": before, "to": answer.workers, "why": answer.why or None}
+    feed.add_event(tx, row.id, "job.target", text, data, now)

@@ -60,9 +60,10 @@ class Reconciler:
         self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes)
         self._sweeps = Sweeps(store, ray, self._looker, settings, clock, changes)
         self._moves = Moves(store, storage, settings, clock)
-        self._placement = Placement(store, settings.driver_cpu, changes)
+        self._placement = Placement(store, settings.driver_cpu, settings.capacity_max, changes)
         self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
+        self._ceiling = settings.capacity_max
         self._strays = Pace(clock, STOP_AGAIN_S)
         self._troubles = Troubles()
         self._beat_at, self._beat_error = float("-inf"), ""
@@ -120,7 +121,7 @@ class Reconciler:
         for attempt in open_attempts:
             if not self._rests(rows.get(attempt.job), attempt, look):
                 self._advance(attempt.job, attempt.number, look)
-        granted = self._placement.place(look.nodes, look.error, self._clock.now(), self.admitting)
+        granted = self._placement.place(look.steady, look.error, self._clock.now(), self.admitting)
         points.reach("placed")
         for job in granted:
             self._advance(job, None, look)
@@ -243,6 +244,7 @@ class Reconciler:
         with self._store.write() as tx:
             installation.write(tx, "reconciler", True, now)
             seen = {"nodes": nodes, "reachable": look.error is None, "detail": look.error}
+            seen["capacity_max"] = [shape.view() for shape in self._ceiling] or None
             if look.error is not None and (before := installation.read(tx, "cluster")):
                 seen["nodes"] = before[1]["nodes"]  # the last that was known
             installation.write(tx, "cluster", seen, now)

@@ -143,12 +143,25 @@ def _progress(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -
     counted = ("step", "total_steps", "steps_skipped", "workers_replaced", "workers_active")
     known = {name: value for name, value in fact.items() if value is not None}
     values = fields(known, wholes=counted, numbers=("epoch", "samples_per_s"))
+    values |= _holdings(row, known)
     values["eta_s"] = finite(fact["eta_s"]) if fact.get("eta_s") is not None else None
     jobs.change(tx, row.id, **values)
     if fact.get("status") == "running":
         if move := advance(row.status, Signal.RUNNING):
             row = jobs.move(tx, row, move.status, move.reason, None, "service", at)
         _explain(tx, row, fact, at)
+
+
+def _holdings(row: JobRow, known: Fact) -> Mapping[str, int]:
+    """What the driver still has, once it follows the newest target: from then on no more is taken."""
+    if "workers_held" not in known:  # a driver of a version that does not say
+        active = known.get("workers_active")
+        followed = isinstance(active, int) and active <= row.workers_target
+        held = 0
+    else:
+        followed, held = whole(known, "workers_target") == row.workers_target, whole(known, "workers_held")
+    spares = int(row.spec["workers"].get("spares", 0))
+    return {"workers_held": max(held, row.workers_target + spares)} if followed else {}
 
 
 def _explain(tx: Tx, row: JobRow, fact: Fact, at: float) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from elastrain.service.scheduling.ceiling import Shape, parse_ceiling
+
 PREFIX = "ELASTRAIN_"
 
 
@@ -46,6 +48,8 @@ class Settings:
     """How long a driver may take to end by itself before Ray is asked to stop it (CANCEL_GRACE_S)."""
     claim_timeout_s: float = 180.0
     """How long a submitted driver may take until its first call (CLAIM_TIMEOUT_S)."""
+    capacity_max: tuple[Shape, ...] = ()
+    """What Ray's autoscaler could add: node shapes and how many of each at most, as JSON (CAPACITY_MAX)."""
     package_max_bytes: int = 256 * 1024 * 1024
     """Largest code package (PACKAGE_MAX_BYTES)."""
 
@@ -74,6 +78,7 @@ class Settings:
             cancel_grace_s=read.number("CANCEL_GRACE_S", 30.0),
             claim_timeout_s=read.number("CLAIM_TIMEOUT_S", 180.0),
             keep_ended_days=read.number("KEEP_ENDED_DAYS", 0.0),
+            capacity_max=read.ceiling("CAPACITY_MAX"),
             package_max_bytes=int(read.number("PACKAGE_MAX_BYTES", 256 * 1024 * 1024)),
         )
 
@@ -102,6 +107,13 @@ class _Reader:
         if not 0 <= number < float("inf"):
             raise SettingsError(f"{PREFIX}{name}={value!r} is out of range; give a number of at least 0")
         return number
+
+    def ceiling(self, name: str) -> tuple[Shape, ...]:
+        value = self.text(name)
+        try:
+            return () if value is None else parse_ceiling(value)
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}{name}={value!r} {error}") from None
 
     def flag(self, name: str) -> bool:
         value = (self.text(name) or "0").lower()

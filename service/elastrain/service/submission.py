@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elastrain.service import ids, scheduler
+from elastrain.service import ids
 from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
@@ -14,6 +14,7 @@ from elastrain.service.finding import find
 from elastrain.service.idempotency import Once
 from elastrain.service.origins import begun_from
 from elastrain.service.packages import Packages
+from elastrain.service.scheduling import Grant, Wait, facts
 from elastrain.service.store import Store, Tx, feed, installation, jobs
 from elastrain.service.store.rows import JobRow
 from elastrain.service.views import JobViews
@@ -30,6 +31,7 @@ class Submission:
         once: Once,
         packages: Packages,
         job_views: JobViews,
+        driver_cpu: float,
         clock: Clock,
         changes: Changes,
     ) -> None:
@@ -37,6 +39,7 @@ class Submission:
         self._once = once
         self._packages = packages
         self._views = job_views
+        self._driver_cpu = driver_cpu
         self._clock = clock
         self._changes = changes
 
@@ -73,18 +76,19 @@ class Submission:
     def dry_run(self, data: Mapping[str, Any], actor: Actor) -> Json:
         spec = self._checked(data, actor)
         self._package_must_exist(spec, actor)
+        now = self._clock.now()
         with self._store.read() as tx:
             dumped = begun_from(tx, spec, actor).model_dump(mode="json")
             seen = installation.read(tx, "cluster")
-            alive = jobs.alive(tx)
-        ask = scheduler.new_ask("(this job)", spec.name, dumped)
-        answer = scheduler.plan_one(ask, alive, seen[1] if seen else None)
-        granted = isinstance(answer, scheduler.Grant)
+            known = facts.read(tx, now)
+        ask = facts.new_ask("(this job)", dumped, now)
+        answer = facts.plan_one(ask, known, seen[1] if seen else None, self._driver_cpu)
+        granted = isinstance(answer, Grant)
         return {
             "spec": dumped,
             "schedulable": granted,
-            "would_get": answer.workers if isinstance(answer, scheduler.Grant) else 0,
-            "blocked_by": answer.message if isinstance(answer, scheduler.Wait) else None,
+            "would_get": answer.workers if isinstance(answer, Grant) else 0,
+            "blocked_by": answer.message if isinstance(answer, Wait) else None,
             "warnings": [],
         }
 

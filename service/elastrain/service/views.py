@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from typing import Any
 
 from elastrain.service.clock import rfc3339
-from elastrain.service.jobs import Status, allowed_actions
-from elastrain.service.store import Tx, attempts, jobs, metrics
+from elastrain.service.jobs import Reason, Status, allowed_actions
+from elastrain.service.store import Tx, attempts, jobs, metrics, plans
 from elastrain.service.store.feed import Event, Point
+from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import AttemptRow, JobRow, SegmentRow, TransitionRow
 
 Json = dict[str, Any]
@@ -20,6 +22,8 @@ class JobViews:
 
     def __init__(self, dashboard_url: str) -> None:
         self._dashboard_url = dashboard_url
+        self._plan = PlanRow(0, 0.0, [], None)
+        self._places: dict[str, int] = {}
 
     def one(self, tx: Tx, row: JobRow) -> Json:
         return self.many(tx, [row])[0]
@@ -27,17 +31,26 @@ class JobViews:
     def many(self, tx: Tx, rows: Sequence[JobRow]) -> list[Json]:
         ids = [row.id for row in rows]
         history, latest = jobs.history(tx, ids), metrics.latest(tx, ids)
-        queued = queue_order(tx) if any(row.status is Status.QUEUED for row in rows) else {}
+        queued = self.queue(tx) if any(row.status is Status.QUEUED for row in rows) else None
         return [
             {
-                **_core(row),
-                "queue": _queue(row, queued),
+                **_core(row, queued),
+                "queue": _place(row, queued),
                 "metrics": {"latest": latest[row.id]},
                 **self._of_attempt(attempts.get(tx, row.id, row.attempt) if row.attempt else None),
                 "transitions": [_transition(item) for item in history[row.id]],
             }
             for row in rows
         ]
+
+    def queue(self, tx: Tx) -> Queue:
+        """As it was planned last, with those behind that were queued since."""
+        if plans.version(tx) != self._plan.version:
+            self._plan = plans.read(tx)
+            self._places = {id: place for place, id in enumerate(self._plan.queue, start=1)}
+        newer = [id for id in jobs.queued_since(tx, self._plan.at) if id not in self._places]
+        more = {id: place for place, id in enumerate(newer, start=len(self._places) + 1)}
+        return Queue(self._places, more, self._plan.first)
 
     def _of_attempt(self, attempt: AttemptRow | None) -> Json:
         """What the newest attempt adds: where Ray shows it, and once it is over, what is known of its end."""
@@ -48,23 +61,44 @@ class JobViews:
         return {"links": {"ray_dashboard": link}, "receipt": receipt if attempt.state == "ended" else None}
 
 
-def queue_order(tx: Tx) -> dict[str, int]:
-    """{job: its place in the queue, from 1}"""
-    return {id: place for place, id in enumerate(jobs.queued_ids(tx), start=1)}
+@dataclass(frozen=True)
+class Queue:
+    """places, newer: {job: its place, from 1}. first: whom the others wait behind, for people."""
+
+    places: Mapping[str, int]
+    newer: Mapping[str, int]
+    first: str | None
+
+    def place(self, row: JobRow) -> int:
+        """One that is in neither was queued in this very moment, or by a process with another clock."""
+        last = len(self.places) + len(self.newer)
+        return self.places.get(row.id) or self.newer.get(row.id) or last + 1
+
+    def why(self, row: JobRow) -> str | None:
+        """The sentence that tells what the job waits for, wherever it is told."""
+        behind = row.reason == Reason.BEHIND_OTHER_JOBS and self.first is not None
+        return f"It waits behind {self.first}" if behind else row.message
 
 
-def queue_item(row: JobRow, position: int) -> Json:
-    short = {"workers": row.short_of} if row.short_of else None
+def queue_item(row: JobRow, queue: Queue) -> Json:
     return {
         "id": row.id,
         "name": row.name,
         "project": row.project,
         "priority": row.priority,
-        "position": position,
+        "position": queue.place(row),
         "reason": row.reason,
-        "blocked_by": row.message,
-        "short_of": short,
+        "blocked_by": queue.why(row),
+        "short_of": _short_of(row),
     }
+
+
+def _short_of(row: JobRow) -> Json | None:
+    """What it lacks for its minimum, counted in workers and in the GPUs that they take."""
+    if not row.short_of:
+        return None
+    gpus = row.short_of * int(row.spec["resources"]["gpu"])
+    return {"workers": row.short_of, **({"gpus": gpus} if gpus else {})}
 
 
 def event(item: Event) -> Json:
@@ -103,7 +137,7 @@ def version() -> Json:
     return {"server": installed_version("elastrain"), "api": "1", "min_client": "0.1.0"}
 
 
-def _core(row: JobRow) -> Json:
+def _core(row: JobRow, queue: Queue | None) -> Json:
     return {
         "id": row.id,
         "name": row.name,
@@ -112,7 +146,7 @@ def _core(row: JobRow) -> Json:
         "labels": row.spec["labels"],
         "status": row.status.value,
         "reason": row.reason,
-        "message": row.message,
+        "message": queue.why(row) if queue and row.status is Status.QUEUED else row.message,
         "failed_by": row.failed_by,
         "since": rfc3339(row.since),
         "desired": row.desired.value,
@@ -150,10 +184,10 @@ def _core(row: JobRow) -> Json:
     }
 
 
-def _queue(row: JobRow, order: dict[str, int]) -> Json | None:
-    if row.status is not Status.QUEUED or row.id not in order:
+def _place(row: JobRow, queue: Queue | None) -> Json | None:
+    if row.status is not Status.QUEUED or queue is None:
         return None
-    item = queue_item(row, order[row.id])
+    item = queue_item(row, queue)
     return {name: item[name] for name in ("position", "blocked_by", "short_of")}
 
 

@@ -184,6 +184,8 @@ class Tally:
                 "steps_skipped": self.cursor.skipped,
                 "workers_replaced": self.replaced,
                 "workers_active": sum(w.state is State.ACTIVE for w in machine.roster.workers.values()),
+                "workers_target": machine.fleet.policy.target,
+                "workers_held": sum(len(group.workers) for group in machine.roster.running()),
                 "chain": self.cursor.chain,
             }
         )

@@ -24,7 +24,7 @@ from elastrain.service.scheduling.sentences import blocked, needs, never, over_q
 from elastrain.service.scheduling.spare import hand_out, to_move
 
 # so many waiting jobs get a sentence of their own; those behind them are only told that they are
-DETAILED = 100
+DETAILED = 50
 # for so many jobs in a round others may be asked to make room
 RECLAIMS = 10
 

@@ -69,7 +69,8 @@ def blocked(ask: Ask, room: Room, first: Ask | None) -> Wait:
         message = f"It waits behind {first.title}, which needs {needs(first)}"
         left = max(0, room.fits(ask, groups, (NOW, SOON))) * ask.per_group
         return Wait(Reason.BEHIND_OTHER_JOBS, message, least - left)
-    message = f"It needs {needs(ask)}; {now} would fit now beside the jobs that run"
+    before = f", and {first.title} is before it" if first is not None else ""
+    message = f"It needs {needs(ask)}; {now} would fit now beside the jobs that run{before}"
     return Wait(Reason.NO_CAPACITY, message, least - now)
 
 

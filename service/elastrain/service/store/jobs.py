@@ -52,6 +52,7 @@ _INSERT, _NOTE = insert(table), insert(transitions)
 _NEXT_NOTE = select(func.coalesce(func.max(transitions.c.number), 0) + 1).where(
     transitions.c.job == bindparam("job")
 )
+_NOTHING_LEFT: dict[str, Any] = {"workers_active": 0, "workers_target": 0, "workers_held": 0, "eta_s": None}
 
 
 def insert_new(
@@ -152,9 +153,9 @@ def alive(tx: Tx) -> list[JobRow]:
     return in_status(tx, [status for status in Status if status not in ENDED])
 
 
-def queued_ids(tx: Tx) -> list[str]:
-    """In the order of the queue."""
-    query = select(table.c.id).where(table.c.status == Status.QUEUED.value)
+def queued_since(tx: Tx, at: float) -> list[str]:
+    """Those that were queued at that time or later, in the order of priority and age."""
+    query = select(table.c.id).where(table.c.status == Status.QUEUED.value, table.c.since >= at)
     return list(tx.execute(query.order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)).scalars())
 
 
@@ -185,12 +186,14 @@ def move(
     at: when; a clock that is behind, such as a driver's, takes nothing back.
     """
     at = max(at, row.since)
+    spares = int(row.spec["workers"].get("spares", 0))
     if status in ENDED:
-        values = {"finished_at": at, "workers_active": 0, "workers_target": 0, "eta_s": None, **values}
+        values = {**_NOTHING_LEFT, "finished_at": at, **values}
     elif status in (Status.QUEUED, Status.PAUSED):  # back in the queue it has the place that its age gives
-        values = {"workers_active": 0, "workers_target": 0, "eta_s": None, **values}
+        values = {**_NOTHING_LEFT, **values}
     elif status is Status.STARTING:
-        values = {"workers_active": 0, "eta_s": None, **values}
+        held = values.get("workers_target", row.workers_target) + spares
+        values = {"workers_active": 0, "workers_held": held, "eta_s": None, **values}
     if row.status in (Status.STARTING, Status.RUNNING):
         values = {"active_s": row.active_s + at - row.since, **values}
     if status is Status.RUNNING and row.started_at is None:

@@ -34,6 +34,10 @@ class JobRow:
     workers_min: int
     workers_max: int
     workers_target: int
+    workers_held: int
+    grown_at: float
+    shrunk_at: float
+    curve: dict[str, list[float]] | None
     checkpoint_no: int
     checkpoint_done: int
     attempt: int
@@ -95,6 +99,15 @@ class AttemptRow:
     def has_driver(self) -> bool:
         """Whether its driver may still be there, or come."""
         return self.state in ("submitting", "submitted", "claimed")
+
+
+@dataclass(frozen=True)
+class ProjectRow:
+    name: str
+    weight: float
+    quota_workers: int | None
+    quota_gpus: int | None
+    created_at: float | None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,12 @@ jobs = Table(
     Column("workers_min", Integer, nullable=False),
     Column("workers_max", Integer, nullable=False),
     Column("workers_target", Integer, nullable=False),
+    # what counts as taken, spares included, until the driver has said that it is back
+    Column("workers_held", Integer, nullable=False, server_default="0"),
+    # when the scheduler last gave or took workers; and how fast it was with how many
+    Column("grown_at", Float, nullable=False, server_default="0"),
+    Column("shrunk_at", Float, nullable=False, server_default="0"),
+    Column("curve", JSON),
     Column("checkpoint_no", Integer, nullable=False),  # the newest request for a checkpoint
     Column("checkpoint_done", Integer, nullable=False, server_default="0"),  # acknowledged up to this one
     # attempts and their budget
@@ -87,6 +93,7 @@ jobs = Table(
     Index("jobs_by_end", "finished_at"),
     Index("jobs_by_deletion", "deleted_at", sqlite_where=_DELETED, postgresql_where=_DELETED),
     Index("jobs_by_status", "status", "created_at", "id"),
+    Index("jobs_by_since", "status", "since"),
     Index("jobs_by_age", "created_at", "id"),
 )
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy import Table, delete, func, insert, select, update
 
+from elastrain.service.jobs import ACTIVE
 from elastrain.service.store.engine import Tx
-from elastrain.service.store.schema import checkpoints, generations, workers
+from elastrain.service.store.schema import checkpoints, generations, jobs, workers
 
 Row = dict[str, Any]
 
@@ -61,6 +62,18 @@ def newest_saved_step(tx: Tx, job: str) -> int:
     """0 if there is no good checkpoint yet."""
     saved = (checkpoints.c.job == job) & (checkpoints.c.state == "saved")
     return int(tx.execute(select(func.coalesce(func.max(checkpoints.c.step), 0)).where(saved)).scalar_one())
+
+
+def places(tx: Tx) -> dict[str, list[str]]:
+    """{job: the node of each group that is there in its current attempt, those that began first first}"""
+    c = workers.c
+    query = select(c.job, c.group, c.node).join(jobs, (jobs.c.id == c.job) & (jobs.c.attempt == c.attempt))
+    query = query.where(jobs.c.status.in_([status.value for status in ACTIVE]))
+    there = query.where(c.state.not_in(["ended", "lost"]), c.node.is_not(None)).distinct()
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for job, group, node in tx.execute(there):
+        found.setdefault(job, []).append((len(group or ""), group or "", node))  # g2 before g10
+    return {job: [node for _, _, node in sorted(groups)] for job, groups in found.items()}
 
 
 def end_workers(tx: Tx, job: str, attempt: int) -> None:

@@ -1,0 +1,151 @@
+"""From rows of the store, and from what Ray shows, to what the scheduler is asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from elastrain.service.jobs import ACTIVE, Reason, Status
+from elastrain.service.scheduling.asks import (
+    Answer,
+    Ask,
+    Node,
+    Policy,
+    Project,
+    Quota,
+    Stage,
+    Wait,
+)
+from elastrain.service.scheduling.ceiling import Shape, addable
+from elastrain.service.scheduling.curve import curve_of
+from elastrain.service.scheduling.plan import plan
+from elastrain.service.store import Tx, attempts, jobs, plans, projects, training
+from elastrain.service.store.plans import PlanRow
+from elastrain.service.store.rows import JobRow, ProjectRow
+
+STAGES = {
+    Status.STARTING: Stage.RUNNING,
+    Status.RUNNING: Stage.RUNNING,
+    Status.PAUSING: Stage.LEAVING,
+    Status.CANCELLING: Stage.LEAVING,
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the store knows, in one reading. plan: the one that was made last."""
+
+    rows: dict[str, JobRow]
+    asks: list[Ask]
+    projects: list[ProjectRow]
+    plan: PlanRow
+
+    def policy(self, driver_cpu: float, now: float) -> Policy:
+        known = {
+            row.name: Project(Quota(row.quota_workers, row.quota_gpus), row.weight) for row in self.projects
+        }
+        return Policy(known, driver_cpu, now)
+
+
+def read(tx: Tx, now: float) -> Facts:
+    """A job whose last driver is still leaving rests, and so does one that waits for its next attempt."""
+    rows = [row for row in jobs.alive(tx) if row.status is Status.QUEUED or row.status in ACTIVE]
+    leaving = {attempt.job for attempt in attempts.with_driver(tx)}
+    places = training.places(tx)
+    asks = []
+    for row in rows:
+        ask = _ask_of(row, places.get(row.id, ()))
+        if ask.stage is Stage.WAITING and (row.id in leaving or row.next_attempt_at > now):
+            ask = replace(ask, stage=Stage.RESTING)
+        asks.append(ask)
+    return Facts({row.id: row for row in rows}, asks, projects.every(tx), plans.read(tx))
+
+
+def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
+    """Of a job that nobody has looked at yet."""
+    workers, wants = spec["workers"], spec["resources"]
+    return Ask(
+        id,
+        spec["name"],
+        min=workers["min"],
+        max=workers["max"],
+        per_group=workers["per_group"],
+        worker={"CPU": float(wants["cpu"]), "GPU": float(wants["gpu"])},
+        spares=workers.get("spares", 0),
+        project=spec["project"],
+        priority=spec["priority"],
+        since=since,
+    )
+
+
+def _ask_of(row: JobRow, places: Sequence[str]) -> Ask:
+    ask = new_ask(row.id, row.spec, row.queued_at)
+    ask = replace(ask, min=row.workers_min, max=row.workers_max, priority=row.priority)
+    ask = replace(ask, curve=curve_of(row.curve or {}))
+    if row.status not in ACTIVE:
+        return ask
+    return replace(
+        ask,
+        stage=STAGES[row.status],
+        held=row.workers_target,
+        holds=max(row.workers_held, row.workers_target + ask.spares),
+        places=tuple(places),
+        grown_at=row.grown_at,
+        shrunk_at=row.shrunk_at,
+    )
+
+
+def nodes_of(
+    seen: Iterable[Mapping[str, Any]], asks: Sequence[Ask], driver_cpu: float, ceiling: Sequence[Shape] = ()
+) -> list[Node]:
+    """seen: nodes as {id, alive, resources, used}. Those follow that the autoscaler could still add."""
+    living = [node for node in seen if node["alive"]]
+    others = others_of(living, asks, driver_cpu)
+    nodes = [Node(node["id"], node["resources"], others.get(node["id"], {})) for node in living]
+    return [*nodes, *addable(ceiling, nodes)]
+
+
+def others_of(
+    living: Sequence[Mapping[str, Any]], asks: Sequence[Ask], driver_cpu: float
+) -> dict[str, dict[str, float]]:
+    """{node: {resource: what is used there by none of our jobs}}
+
+    What our jobs may be using on the whole is known for certain, where they use it only once their drivers
+    have said so: what is left when the first is taken off is divided as the second says.
+    """
+    ours: defaultdict[str, float] = defaultdict(float)
+    there: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for ask in asks:
+        if ask.stage not in (Stage.RUNNING, Stage.LEAVING):
+            continue
+        ours["CPU"] += driver_cpu
+        for name, amount in ask.worker.items():
+            ours[name] += amount * max(ask.holds, ask.held + ask.spares)
+            for node in ask.places:
+                there[node][name] += amount * ask.per_group
+    found: dict[str, dict[str, float]] = {node["id"]: {} for node in living}
+    for name in {name for node in living for name in node["used"]}:
+        beyond = {
+            node["id"]: max(0.0, node["used"].get(name, 0.0) - there[node["id"]][name]) for node in living
+        }
+        total = max(0.0, sum(node["used"].get(name, 0.0) for node in living) - ours[name])
+        apparent = sum(beyond.values())
+        for id, amount in beyond.items():
+            if amount > 0 and total > 0:
+                found[id][name] = amount * min(1.0, total / apparent)
+    return found
+
+
+def ray_unreachable(detail: str) -> Wait:
+    return Wait(Reason.RAY_UNREACHABLE, f"Ray cannot be reached: {detail}. The job starts once it is back")
+
+
+def plan_one(ask: Ask, facts: Facts, cluster: Mapping[str, Any] | None, driver_cpu: float) -> Answer:
+    """What a job would get if it were submitted now. cluster: as the reconciler last saw it."""
+    if cluster is None or not cluster["reachable"]:
+        return ray_unreachable(cluster["detail"] if cluster else "nobody has looked yet")
+    ceiling = [Shape.of(item) for item in cluster.get("capacity_max") or ()]
+    nodes = nodes_of(cluster["nodes"], facts.asks, driver_cpu, ceiling)
+    return plan([*facts.asks, ask], nodes, facts.policy(driver_cpu, ask.since)).answers[ask.id]

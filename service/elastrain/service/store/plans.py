@@ -1,0 +1,52 @@
+"""The newest plan, as far as it must be known to all: the queue, and its number.
+
+Whoever writes down what a plan says takes its turn first: of several service processes that planned from the
+same facts one does, and the others look again. So nothing is given away twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from elastrain.service.store.engine import Tx
+from elastrain.service.store.schema_queue import plans as table
+
+_ONLY = "queue"
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """queue: ids of waiting jobs, first first. first: what all behind it wait for, for people."""
+
+    version: int
+    at: float
+    queue: list[str]
+    first: str | None
+
+
+class NotOurTurn(RuntimeError):
+    """Another process has planned meanwhile."""
+
+
+def version(tx: Tx) -> int:
+    return int(tx.execute(select(func.coalesce(func.max(table.c.version), 0))).scalar_one())
+
+
+def read(tx: Tx) -> PlanRow:
+    row = tx.execute(select(table.c.version, table.c.at, table.c.queue, table.c.first)).first()
+    return PlanRow(0, 0.0, [], None) if row is None else PlanRow(*row)
+
+
+def take_turn(tx: Tx, seen: int, queue: list[str], first: str | None, at: float) -> None:
+    """Raises NotOurTurn if the plan that was made last is no longer the one with the number `seen`."""
+    values = {"version": seen + 1, "at": at, "queue": queue, "first": first}
+    if seen == 0:
+        try:
+            tx.execute(insert(table).values(name=_ONLY, **values))
+        except IntegrityError as error:
+            raise NotOurTurn(str(seen)) from error
+    elif tx.execute(update(table).where(table.c.version == seen).values(**values)).rowcount == 0:
+        raise NotOurTurn(str(seen))

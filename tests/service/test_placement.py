@@ -1,0 +1,187 @@
+"""What the scheduler says happens: jobs shrink, leave and come back, and nothing is promised twice."""
+
+import pytest
+
+from elastrain.service.ray_jobs import RayNode
+from elastrain.service.store import plans
+from elastrain.service.store.plans import PlanRow
+from world import ADMIN, Driver, World
+
+
+def holds(driver: Driver, target: int, held: int, **more: object) -> None:
+    """What a driver says of its workers."""
+    driver.post(
+        {"kind": "progress", "status": "running", "workers_target": target, "workers_held": held, **more}
+    )
+
+
+def target(world: World, id: str) -> int:
+    return int(world.job(id)["workers"]["target"])
+
+
+def test_a_job_shrinks_for_one_that_waits_which_starts_once_the_workers_are_gone(
+    world: World,
+) -> None:
+    big, driver = world.running(workers={"min": 1, "max": 2})
+    holds(driver, 2, 2)
+    small = world.submit(name="small", workers={"min": 1, "max": 1})
+    world.round()
+    assert (target(world, big), driver.desired()["workers"]["target"]) == (1, 1)
+    told = world.events(big, "job.target")[-1]
+    assert told["data"]["from"] == 2 and small in told["message"] and "1 CPU" in told["message"]
+    waiting = world.job(small)
+    assert waiting["queue"]["position"] == 1 and waiting["queue"]["short_of"] == {"workers": 1}
+    assert waiting["queue"]["blocked_by"] == (
+        f"It needs at least 1 worker with 1 CPU each; it starts once {big} (digits) gave back what it lacks"
+    )
+    world.round(30)
+    holds(driver, 2, 2)  # from before it heard of the new target
+    world.round()
+    assert world.status(small) == "queued", "two workers are still held"
+    holds(driver, 1, 1)
+    world.round()
+    assert world.status(small) == "starting"
+    world.driver(small).claim()
+    world.driver(small)
+    assert target(world, big) == 1
+
+
+def test_a_killed_service_still_knows_what_is_not_back(world: World) -> None:
+    _, driver = world.running(workers={"min": 1, "max": 2})
+    holds(driver, 2, 2)
+    small = world.submit(name="small", workers={"min": 1, "max": 1})
+    world.round()
+    world.restart()
+    world.round()
+    assert world.status(small) == "queued"
+    holds(driver, 1, 1)
+    world.round()
+    assert world.status(small) == "starting"
+
+
+def test_what_a_user_takes_away_is_not_free_before_it_is_back(world: World) -> None:
+    big, driver = world.running(workers={"min": 1, "max": 2})
+    small = world.submit(name="small", workers={"min": 1, "max": 1}, priority=-1)
+    world.control.patch(big, {"workers": {"max": 1}}, actor=ADMIN)
+    world.round()
+    assert world.status(small) == "queued"
+    holds(driver, 1, 1)
+    world.round()
+    assert world.status(small) == "starting"
+
+
+def test_a_raised_minimum_waits_for_room_and_training_goes_on_meanwhile(world: World) -> None:
+    id, driver = world.running(workers={"min": 1, "max": 2})
+    world.control.patch(id, {"workers": {"min": 3, "max": 3}}, actor=ADMIN)
+    world.round()
+    assert driver.desired()["workers"] == {"min": 2, "max": 3, "target": 2}
+    world.ray.cluster.append(RayNode("n2", True, {"CPU": 1.0}, {}))
+    world.round(10)
+    assert driver.desired()["workers"] == {"min": 3, "max": 3, "target": 3}
+
+
+def test_a_preempted_job_is_saved_leaves_and_comes_back_without_a_retry(world: World) -> None:
+    low, driver = world.running(workers={"min": 2, "max": 2})
+    urgent = world.submit(name="urgent", priority=5, workers={"min": 2, "max": 2})
+    world.round()
+    assert (world.status(low), world.job(low)["reason"]) == ("pausing", "preempt_requested")
+    assert driver.desired()["desired"] == "preempt" and urgent in world.job(low)["message"]
+    assert low in world.job(urgent)["queue"]["blocked_by"]
+    world.round(5)
+    assert world.status(urgent) == "queued", "the workers are not back"
+    driver.saves(40)
+    driver.ends("preempted", step=40)
+    world.round()
+    assert world.status(urgent) == "starting"
+    world.round()
+    job = world.job(low)
+    assert (job["status"], job["reason"]) == ("queued", "preempted")
+    assert job["queue"]["position"] == 1 and "beside the jobs that run" in job["queue"]["blocked_by"]
+    second = world.driver(urgent)
+    second.claim()
+    second.ends("succeeded")
+    world.round()
+    world.round()
+    job = world.job(low)
+    assert (job["status"], job["attempt"], job["counters"]["retries_left"]) == ("starting", 2, 3)
+
+
+def test_a_job_that_was_preempted_before_it_had_a_driver_comes_back_too(world: World) -> None:
+    world.ray.full = True
+    low = world.submit(workers={"min": 2, "max": 2})
+    world.round()
+    assert world.status(low) == "starting"
+    urgent = world.submit(name="urgent", priority=5, workers={"min": 2, "max": 2})
+    for _ in range(4):
+        world.round()
+    assert (world.status(low), world.status(urgent)) == ("queued", "starting")
+
+
+def test_a_job_that_was_shrunk_grows_again_but_not_at_once(world: World) -> None:
+    big, driver = world.running(workers={"min": 1, "max": 2})
+    small = world.submit(name="small", workers={"min": 1, "max": 1})
+    world.round()
+    holds(driver, 1, 1)
+    world.round()
+    other = world.driver(small)
+    other.claim()
+    other.ends("succeeded")
+    world.round(10)
+    assert target(world, big) == 1
+    world.round(60)
+    assert target(world, big) == 2
+
+
+def test_the_place_in_the_queue_and_whom_a_job_waits_behind_are_told_without_writing_to_all(
+    world: World,
+) -> None:
+    world.running(workers={"min": 2, "max": 2})
+    first = world.submit(name="first", workers={"min": 2, "max": 2})
+    others = [world.submit(name=f"n{i}", workers={"min": 1, "max": 1}) for i in range(3)]
+    assert [world.job(id)["queue"]["position"] for id in (first, *others)] == [1, 2, 3, 4], "not planned yet"
+    world.round()
+    items = world.control.queue(actor=ADMIN)["items"]
+    assert [item["id"] for item in items] == [first, *others]
+    assert [item["position"] for item in items] == [1, 2, 3, 4]
+    for item in items:
+        assert item["blocked_by"] == world.job(item["id"])["queue"]["blocked_by"]
+    before = [world.job(id)["since"] for id in others]
+    world.round()
+    assert [world.job(id)["since"] for id in others] == before
+
+
+def test_of_two_services_that_planned_from_the_same_facts_one_writes(world: World) -> None:
+    with world.store.read() as tx:
+        seen = plans.read(tx)
+    assert seen == PlanRow(0, 0.0, [], None)
+    with world.store.write() as tx:
+        plans.take_turn(tx, 0, ["a"], None, 1.0)
+    with pytest.raises(plans.NotOurTurn), world.store.write() as tx:
+        plans.take_turn(tx, 0, ["b"], None, 1.0)
+    with world.store.write() as tx:
+        plans.take_turn(tx, 1, ["c"], "x", 2.0)
+    with pytest.raises(plans.NotOurTurn), world.store.write() as tx:
+        plans.take_turn(tx, 1, ["d"], None, 2.0)
+    with world.store.read() as tx:
+        assert plans.read(tx) == PlanRow(2, 2.0, ["c"], "x")
+
+
+def test_while_the_service_drains_nobody_shrinks_or_is_preempted(world: World) -> None:
+    big, _ = world.running(workers={"min": 1, "max": 2})
+    world.reconciler.admitting = False
+    world.submit(name="urgent", priority=5, workers={"min": 2, "max": 2})
+    world.round()
+    assert (world.status(big), target(world, big)) == ("running", 2)
+
+
+def test_what_others_use_on_the_cluster_is_left_to_them(world: World) -> None:
+    world.ray.cluster[:] = [RayNode("n1", True, {"CPU": 4.0}, {"CPU": 3.0})]
+    id = world.submit(workers={"min": 1, "max": 4})
+    world.round()
+    assert target(world, id) == 1
+    driver = world.driver(id)
+    driver.claim()
+    driver.post({"kind": "worker", "id": "w0", "group": "g0", "node": "n1", "state": "active"})
+    world.ray.cluster[:] = [RayNode("n1", True, {"CPU": 4.0}, {"CPU": 2.0})]
+    world.round(60)
+    assert target(world, id) == 3, "one of the two that are used is its own"
