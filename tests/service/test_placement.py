@@ -1,11 +1,14 @@
 """What the scheduler says happens: jobs shrink, leave and come back, and nothing is promised twice."""
 
+from dataclasses import replace
+
 import pytest
 
 from elastrain.service.ray_jobs import RayNode
+from elastrain.service.scheduling.ceiling import parse_ceiling
 from elastrain.service.store import plans
 from elastrain.service.store.plans import PlanRow
-from world import ADMIN, Driver, World
+from world import ADMIN, SPEC, Driver, World
 
 
 def holds(driver: Driver, target: int, held: int, **more: object) -> None:
@@ -185,3 +188,68 @@ def test_what_others_use_on_the_cluster_is_left_to_them(world: World) -> None:
     world.ray.cluster[:] = [RayNode("n1", True, {"CPU": 4.0}, {"CPU": 2.0})]
     world.round(60)
     assert target(world, id) == 3, "one of the two that are used is its own"
+
+
+def test_a_quota_holds_a_job_back_and_the_sentence_is_the_same_everywhere(world: World) -> None:
+    world.control.projects.change("default", {"quota": {"workers": 1}}, ADMIN)
+    id, _ = world.running(workers={"min": 1, "max": 2})
+    assert target(world, id) == 1
+    late = world.submit(name="late")
+    world.round()
+    job = world.job(late)
+    said = "It needs at least 1 worker with 1 CPU each, and the project default uses 1 of its 1 workers"
+    assert (job["reason"], job["queue"]["blocked_by"]) == ("over_quota", said)
+    assert world.control.queue(actor=ADMIN)["items"][0]["blocked_by"] == said
+    world.control.projects.change("default", {"quota": {"workers": None}}, ADMIN)
+    world.round()
+    assert world.status(late) == "starting"
+
+
+def speeds(driver: Driver, workers: int, steps: range, speed: float) -> None:
+    for step in steps:
+        fact = {"kind": "progress", "status": "running", "step": step, "samples_per_s": speed}
+        driver.post({**fact, "workers_active": workers, "workers_target": workers, "workers_held": workers})
+
+
+def test_how_fast_a_job_is_with_how_many_is_measured_from_steps_behind_a_change_only(world: World) -> None:
+    id, driver = world.running(workers={"min": 1, "max": 2})
+    speeds(driver, 2, range(11), 500.0)
+    assert world.job(id)["scaling"] == [], "the window began before the workers were there"
+    speeds(driver, 2, range(11, 30), 180.0)
+    assert world.job(id)["scaling"] == [[2, 180.0]]
+    speeds(driver, 1, range(30, 41), 150.0)
+    assert world.job(id)["scaling"] == [[2, 180.0]]
+    speeds(driver, 1, range(41, 60), 100.0)
+    assert world.job(id)["scaling"] == [[1, 100.0], [2, 180.0]]
+
+
+def test_spare_workers_go_to_the_job_that_was_measured_to_gain_most(world: World) -> None:
+    world.ray.cluster[:] = [RayNode("n1", True, {"CPU": 4.0}, {})]
+    flat, slow = world.running(name="flat", workers={"min": 1, "max": 2})
+    steep, fast = world.running(name="steep", workers={"min": 1, "max": 2})
+    for driver, one, two in ((slow, 100.0, 105.0), (fast, 100.0, 195.0)):
+        speeds(driver, 2, range(30), two)
+        world.control.patch(driver.job, {"workers": {"max": 1}}, actor=ADMIN)
+        speeds(driver, 1, range(30, 60), one)
+    world.ray.cluster[:] = [RayNode("n1", True, {"CPU": 3.0}, {})]
+    for id in (flat, steep):
+        world.control.patch(id, {"workers": {"max": 4}}, actor=ADMIN)
+    world.round(100)
+    assert (target(world, flat), target(world, steep)) == (1, 2)
+
+
+def test_nodes_that_the_autoscaler_could_add_are_counted_and_shown(world: World) -> None:
+    shape = '[{"resources": {"CPU": 2}, "max": 2}]'
+    world.settings = replace(world.settings, capacity_max=parse_ceiling(shape))
+    world.restart()
+    both = world.submit(workers={"min": 3, "max": 4})
+    more = world.submit(workers={"min": 1, "max": 1})
+    world.round()
+    assert (world.status(both), target(world, both)) == ("starting", 3), (
+        "one that is there, one that can come"
+    )
+    assert world.status(more) == "starting"
+    assert world.control.cluster(actor=ADMIN)["capacity_max"] == [{"resources": {"CPU": 2.0}, "max": 2}]
+    asked = {**SPEC, "workers": {"min": 4, "max": 4}, "batch": {"size": 64, "microbatch": 16}}
+    waits = world.control.dry_run(asked, actor=ADMIN)["blocked_by"]
+    assert "It needs at least 4 workers" in waits

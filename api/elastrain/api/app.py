@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from elastrain.api import errors
 from elastrain.api.door import Door, documented
 from elastrain.api.replies import Reply
-from elastrain.api.routes import checkpoints, cluster, driver, feeds, health, jobs, packages
+from elastrain.api.routes import checkpoints, cluster, driver, feeds, health, jobs, packages, projects
 from elastrain.service.control import Control
 
 # drivers post hundreds of times a second and can wait: more at once would not be faster, and would stand
@@ -32,6 +32,6 @@ def create_app(control: Control) -> FastAPI:
     errors.install(app)
     app.include_router(health.router)
     app.include_router(driver.router, prefix="/v1")
-    for part in (jobs, feeds, checkpoints, packages, cluster):
+    for part in (jobs, feeds, checkpoints, packages, projects, cluster):
         app.include_router(part.router, prefix="/v1", dependencies=[documented])
     return app

@@ -132,6 +132,26 @@ class Client:
         items: list[dict[str, Any]] = self.http.json("GET", "/v1/queue")["items"]
         return items
 
+    def projects(self) -> list[dict[str, Any]]:
+        """The projects with their quotas and weights."""
+        items: list[dict[str, Any]] = self.http.json("GET", "/v1/projects")["items"]
+        return items
+
+    def create_project(self, name: str, **values: Any) -> dict[str, Any]:
+        """values: quota {workers, gpus}, weight. Raises Conflict, NotAllowed."""
+        made: dict[str, Any] = self.http.json("POST", "/v1/projects", json={"name": name, **values})
+        return made
+
+    def change_project(self, name: str, **changes: Any) -> dict[str, Any]:
+        """changes: as in `create_project`; what is left out stays. Raises NotFound, NotAllowed."""
+        made: dict[str, Any] = self.http.json("PATCH", f"/v1/projects/{name}", json=changes)
+        return made
+
+    def usage(self) -> list[dict[str, Any]]:
+        """What each project's jobs hold now and wait for."""
+        items: list[dict[str, Any]] = self.http.json("GET", "/v1/usage")["items"]
+        return items
+
     def version(self) -> dict[str, str]:
         found: dict[str, str] = self.http.json("GET", "/v1/version")
         return found

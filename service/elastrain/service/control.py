@@ -25,6 +25,7 @@ from elastrain.service.logs import LogReader
 from elastrain.service.objects import Objects
 from elastrain.service.packages import Packages, PackageUpload
 from elastrain.service.patching import Patching
+from elastrain.service.projects import Projects
 from elastrain.service.readiness import Readiness
 from elastrain.service.removal import Removal
 from elastrain.service.settings import Settings
@@ -69,6 +70,7 @@ class Control(JobActions):
         self._patching = Patching(store, self._views, self.clock, self.changes)
         self._bulk = Bulk(store, self.once, self.clock, self.changes)
         self._removal = Removal(store, self._views, self.clock)
+        self.projects = Projects(store, settings.driver_cpu, self.clock, self.changes)
         self._drivers = DriverLine(store, settings, self.clock, self.changes)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from elastrain.service import receipts
 from elastrain.service.casts import BadFact, Fact, clean, fields, finite, real, strict, text, whole, worker_id
 from elastrain.service.clock import seconds
 from elastrain.service.jobs import Reason, Signal, Status, advance
+from elastrain.service.scheduling.curve import observe
 from elastrain.service.settle import End, settle
 from elastrain.service.store import Tx, attempts, feed, jobs, metrics, training
 from elastrain.service.store.rows import AttemptRow, JobRow
@@ -143,7 +145,7 @@ def _progress(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -
     counted = ("step", "total_steps", "steps_skipped", "workers_replaced", "workers_active")
     known = {name: value for name, value in fact.items() if value is not None}
     values = fields(known, wholes=counted, numbers=("epoch", "samples_per_s"))
-    values |= _holdings(row, known)
+    values |= {**_holdings(row, known), **_speed(row, known)}
     values["eta_s"] = finite(fact["eta_s"]) if fact.get("eta_s") is not None else None
     jobs.change(tx, row.id, **values)
     if fact.get("status") == "running":
@@ -162,6 +164,15 @@ def _holdings(row: JobRow, known: Fact) -> Mapping[str, int]:
         followed, held = whole(known, "workers_target") == row.workers_target, whole(known, "workers_held")
     spares = int(row.spec["workers"].get("spares", 0))
     return {"workers_held": max(held, row.workers_target + spares)} if followed else {}
+
+
+def _speed(row: JobRow, known: Fact) -> Mapping[str, Any]:
+    """How fast it is with so many workers, for the scheduler."""
+    if not {"samples_per_s", "workers_active", "step"} <= known.keys():
+        return {}
+    workers, step = whole(known, "workers_active"), whole(known, "step")
+    seen = observe(row.curve, workers, step, finite(known["samples_per_s"]) or 0.0)
+    return {"curve": seen} if seen is not row.curve else {}
 
 
 def _explain(tx: Tx, row: JobRow, fact: Fact, at: float) -> None:

@@ -165,6 +165,7 @@ def _core(row: JobRow, queue: Queue | None) -> Json:
             "eta_s": row.eta_s,
             "samples_per_s": row.samples_per_s,
         },
+        "scaling": [[int(workers), speed] for workers, (speed, _) in _measured(row)],
         "warnings": row.warnings,
         "advice": [],
         "account": {},
@@ -182,6 +183,11 @@ def _core(row: JobRow, queue: Queue | None) -> Json:
         "pinned": row.pinned,
         "allowed_actions": allowed_actions(row.status, row.desired),
     }
+
+
+def _measured(row: JobRow) -> list[tuple[str, list[float]]]:
+    points: dict[str, list[float]] = row.curve["points"] if row.curve else {}
+    return sorted(points.items(), key=lambda point: int(point[0]))
 
 
 def _place(row: JobRow, queue: Queue | None) -> Json | None:

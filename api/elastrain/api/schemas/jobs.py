@@ -84,6 +84,7 @@ JOB: dict[str, Any] = {
     "progress": {"step": 12, "total_steps": 30, "epoch": 2, "eta_s": 9.5, "samples_per_s": 486.2},
     "queue": None,
     "metrics": {"latest": {"loss": 0.41, "lr": 0.001}},
+    "scaling": [[1, 251.3], [2, 486.2]],
     "warnings": [],
     "advice": [],
     "account": {},
@@ -122,6 +123,9 @@ class Job(BaseModel):
     progress: Progress
     queue: QueuePlace | None
     metrics: dict[str, Any]
+    scaling: list[tuple[int, float]] = Field(
+        description="Measured speed: pairs of workers and samples per second; spare workers go by it."
+    )
     warnings: list[Any]
     advice: list[Any]
     account: dict[str, Any]

@@ -11,15 +11,37 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypedDict
 
 GUESS = 0.9
 # what one new measurement changes at least, as a part of the old value: single ones are noise
 WEIGHT = 0.05
 # a job that was measured with more numbers of workers than this forgets another one, measured least
 KEPT = 64
+# a driver reports the speed of its last so many steps
+WINDOW_STEPS = 10
 
 Measured = dict[str, list[float]]
-"""{workers: [samples per second, how often it was measured]}, as JSON keeps it."""
+"""{workers: [samples per second, how often it was measured]}"""
+
+
+class Memory(TypedDict):
+    """What is known of a job's speed, as the store keeps it. at: [workers, step] since when nothing changed
+    and nothing was measured."""
+
+    at: list[int]
+    points: Measured
+
+
+def observe(known: Memory | None, workers: int, step: int, samples_per_s: float) -> Memory:
+    """With what a driver reports: a speed counts once its whole window lies behind the last change, and each
+    step counts once."""
+    points = known["points"] if known else {}
+    if known is None or known["at"][0] != workers or step < known["at"][1]:
+        return {"at": [workers, step], "points": points}
+    if step - known["at"][1] <= WINDOW_STEPS:
+        return known
+    return {"at": [workers, step], "points": learn(points, workers, samples_per_s)}
 
 
 def learn(known: Measured, workers: int, samples_per_s: float) -> Measured:

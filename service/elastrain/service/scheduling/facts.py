@@ -83,7 +83,7 @@ def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
 def _ask_of(row: JobRow, places: Sequence[str]) -> Ask:
     ask = new_ask(row.id, row.spec, row.queued_at)
     ask = replace(ask, min=row.workers_min, max=row.workers_max, priority=row.priority)
-    ask = replace(ask, curve=curve_of(row.curve or {}))
+    ask = replace(ask, curve=curve_of(row.curve["points"] if row.curve else {}))
     if row.status not in ACTIVE:
         return ask
     return replace(

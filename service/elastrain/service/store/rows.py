@@ -37,7 +37,7 @@ class JobRow:
     workers_held: int
     grown_at: float
     shrunk_at: float
-    curve: dict[str, list[float]] | None
+    curve: Any
     checkpoint_no: int
     checkpoint_done: int
     attempt: int

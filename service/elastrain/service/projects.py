@@ -1,0 +1,127 @@
+"""Projects: their quotas and weights, and what each uses now."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from elastrain.service.auth import Actor
+from elastrain.service.changes import Changes
+from elastrain.service.clock import Clock, rfc3339
+from elastrain.service.errors import Conflict, NotFound
+from elastrain.service.scheduling import Ask, Stage, facts
+from elastrain.service.scheduling.room import share_of
+from elastrain.service.store import Store, Tx, installation, projects
+from elastrain.service.store.rows import ProjectRow
+
+Json = dict[str, Any]
+# every job that names no other one is in it, so it is always there
+DEFAULT = "default"
+
+
+class Projects:
+    def __init__(self, store: Store, driver_cpu: float, clock: Clock, changes: Changes) -> None:
+        self._store = store
+        self._driver_cpu = driver_cpu
+        self._clock = clock
+        self._changes = changes
+
+    def create(self, body: Mapping[str, Any], actor: Actor) -> Json:
+        """body: {name, quota?: {workers?, gpus?}, weight?}, as the API has checked it. Raises Conflict."""
+        actor.must("admin", "create projects")
+        name = str(body["name"])
+        with self._store.write() as tx:
+            if name == DEFAULT or not projects.add(tx, name, self._clock.now(), **_values(body)):
+                hint = f"PATCH /v1/projects/{name} changes it."
+                raise Conflict(f"There is a project {name!r} already", hint=hint)
+            made = _view(_row(tx, name))
+        self._changes.tell("", decide=True)
+        return made
+
+    def change(self, name: str, body: Mapping[str, Any], actor: Actor) -> Json:
+        """As `create`; what the body leaves out stays, and null is no limit. Raises NotFound."""
+        actor.must("admin", "change projects")
+        with self._store.write() as tx:
+            if projects.find(tx, name) is None:
+                if name != DEFAULT:
+                    raise NotFound(f"There is no project {name[:80]!r}", hint="POST /v1/projects makes one.")
+                projects.add(tx, name, self._clock.now())
+            if values := _values(body):
+                projects.change(tx, name, **values)
+            made = _view(_row(tx, name))
+        self._changes.tell("", decide=True)
+        return made
+
+    def listed(self, actor: Actor) -> Json:
+        """Those that were made, and those that have jobs."""
+        with self._store.read() as tx:
+            known = facts.read(tx, self._clock.now())
+        rows = {row.name: row for row in known.projects}
+        names = sorted({DEFAULT, *rows, *(ask.project for ask in known.asks)})
+        items = [_view(rows.get(name) or _unlimited(name)) for name in names if actor.sees(name)]
+        return {"items": items, "next_cursor": None}
+
+    def usage(self, actor: Actor) -> Json:
+        """What the scheduler counts against quotas and shares."""
+        with self._store.read() as tx:
+            known = facts.read(tx, self._clock.now())
+            seen = installation.read(tx, "cluster")
+        total: Counter[str] = Counter()
+        for node in seen[1]["nodes"] if seen else ():
+            total.update(node["resources"] if node["alive"] else {})
+        rows = {row.name: row for row in known.projects}
+        asks: defaultdict[str, list[Ask]] = defaultdict(list)
+        for ask in known.asks:
+            asks[ask.project].append(ask)
+        names = sorted({DEFAULT, *rows, *asks})
+        items = [
+            _usage(rows.get(name) or _unlimited(name), asks[name], total)
+            for name in names
+            if actor.sees(name)
+        ]
+        return {"items": items, "next_cursor": None}
+
+
+def _usage(row: ProjectRow, asks: list[Ask], total: Mapping[str, float]) -> Json:
+    running = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
+    waiting = [ask for ask in asks if ask.stage in (Stage.WAITING, Stage.RESTING)]
+    workers = sum(ask.holds for ask in running)
+    used = {
+        name: sum(ask.holds * ask.worker.get(name, 0.0) for ask in running)
+        for name in sorted({name for ask in running for name in ask.worker})
+    }
+    return {
+        "project": row.name,
+        "running": {
+            "jobs": len(running),
+            "workers": workers,
+            "gpus": used.get("GPU", 0.0),
+            "cpus": used.get("CPU", 0.0),
+        },
+        "waiting": {"jobs": len(waiting), "workers": sum(ask.min + ask.spares for ask in waiting)},
+        "share": round(share_of(used, total), 4),
+        "weight": row.weight,
+        "quota": {"workers": row.quota_workers, "gpus": row.quota_gpus},
+    }
+
+
+def _view(row: ProjectRow) -> Json:
+    quota = {"workers": row.quota_workers, "gpus": row.quota_gpus}
+    return {"name": row.name, "weight": row.weight, "quota": quota, "created_at": rfc3339(row.created_at)}
+
+
+def _unlimited(name: str) -> ProjectRow:
+    return ProjectRow(name, 1.0, None, None, None)
+
+
+def _row(tx: Tx, name: str) -> ProjectRow:
+    found = projects.find(tx, name)
+    assert found is not None
+    return found
+
+
+def _values(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that the body names; a quota is changed limit by limit."""
+    limits = {f"quota_{name}": limit for name, limit in body.get("quota", {}).items()}
+    return {**limits, **({"weight": float(body["weight"])} if "weight" in body else {})}
