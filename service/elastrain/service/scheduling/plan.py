@@ -49,6 +49,8 @@ class _Round:
         self._asks = asks
         self._policy = policy
         self._room = Room(nodes, policy, asks)
+        self._active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
+        self._leaving = [ask for ask in self._active if _gives(ask)]
         self._workers = {ask.id: ask.held for ask in asks if ask.stage is Stage.RUNNING}
         self._whys: dict[str, str] = {}
         self._starting: list[Ask] = []
@@ -122,8 +124,7 @@ class _Round:
 
     def _promise(self, ask: Ask, groups: int, driver: bool) -> Wait | None:
         """Room that comes back from others, kept for this job; None if there is not enough of it."""
-        leaving = [other for other in self._asks if self._gives(other)]
-        said = promised(ask, self._room, leaving)
+        said = promised(ask, self._room, self._leaving)
         if self._room.take(ask, groups, (SOON,), driver):
             return said
         if self._reclaims >= RECLAIMS:
@@ -131,7 +132,7 @@ class _Round:
         self._reclaims += 1
         running = [
             other
-            for other in self._asks
+            for other in self._active
             if other.stage is Stage.RUNNING and isinstance(self._plan.answers.get(other.id, Grant(0)), Grant)
         ]
         reclaimed = make_room(ask, groups, driver, running, self._room)
@@ -147,13 +148,8 @@ class _Round:
         for id, lost in reclaimed.shrunk.items():
             self._workers[id] -= lost * by_id[id].per_group
             self._whys[id] = f"for {ask.title}, which needs {needs(ask)}"
-        givers = [*leaving, *(by_id[id] for id in (*reclaimed.shrunk, *reclaimed.preempted))]
+        givers = [*self._leaving, *(by_id[id] for id in (*reclaimed.shrunk, *reclaimed.preempted))]
         return Wait(said.reason, promised(ask, self._room, givers).message, said.short_of)
-
-    def _gives(self, other: Ask) -> bool:
-        return other.stage is Stage.LEAVING or (
-            other.stage is Stage.RUNNING and other.holds > other.held + other.spares
-        )
 
     def _lift(self, ask: Ask) -> None:
         """A running job whose minimum was raised, or that had to start below it."""
@@ -173,7 +169,7 @@ class _Round:
     # -- the rest
 
     def _running(self) -> list[Ask]:
-        return [ask for ask in self._asks if ask.stage is Stage.RUNNING and ask.id in self._workers]
+        return [ask for ask in self._active if ask.stage is Stage.RUNNING and ask.id in self._workers]
 
     def _keep_quotas(self) -> None:
         """Give up what a project has beyond its quota, as far as that is beyond the minima."""
@@ -198,6 +194,11 @@ class _Round:
         for id, workers in to_move(steady, self._workers, ideal, self._policy.now).items():
             self._workers[id] = workers
             self._whys[id] = "they gain more elsewhere"
+
+
+def _gives(ask: Ask) -> bool:
+    """Whether it is giving something back."""
+    return ask.stage is Stage.LEAVING or ask.holds > ask.held + ask.spares
 
 
 def _shape(ask: Ask, driver: bool) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ class Room:
     def __init__(self, nodes: Sequence[Node], policy: Policy, asks: Sequence[Ask]) -> None:
         self.nodes = nodes
         self.driver = {"CPU": policy.driver_cpu} if policy.driver_cpu > 0 else {}
+        self._some_new = any(node.new for node in nodes)
         self.whole = [{n: a - node.others.get(n, 0.0) for n, a in node.resources.items()} for node in nodes]
         self.left = ([dict(node) for node in self.whole], [dict(node) for node in self.whole])
         self.total: defaultdict[str, float] = defaultdict(float)
@@ -34,6 +35,8 @@ class Room:
         self._policy = policy
         self._index = {node.id: at for at, node in enumerate(nodes)}
         self._used: tuple[Usage, Usage] = (Usage(), Usage())
+        # how many such groups each node holds, kept up to date: (group, pools) -> by node
+        self._counts: dict[tuple[tuple[tuple[str, float], ...], tuple[int, ...]], list[int]] = {}
         self.groups: dict[str, list[int]] = {}  # job -> where its groups are that stay
         self._drivers: dict[str, list[int]] = {}
         active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
@@ -81,7 +84,7 @@ class Room:
         """As `fits`, by the nodes alone."""
         if not group:
             return groups
-        return min(groups, sum(self._count_on(at, group, pools) for at in range(len(self.nodes))))
+        return min(groups, sum(self._by_node(group, pools)))
 
     def empty(self, ask: Ask, groups: int) -> int:
         """How many of these groups could be placed if nothing else ran, up to `groups`."""
@@ -166,8 +169,8 @@ class Room:
     def keep_for(self, ask: Ask, groups: int) -> None:
         """A job that must wait for others to end: wherever its groups could go, nobody else may be first."""
         for at, whole in enumerate(self.whole):
-            for _ in range(min(groups, count(whole, ask.group)) if ask.group else 0):
-                self._move(ask.group, at, -1, (SOON,))
+            if ask.group and (most := min(groups, count(whole, ask.group))):
+                self._move({n: a * most for n, a in ask.group.items()}, at, -1, (SOON,))
 
     # -- on the nodes
 
@@ -180,23 +183,27 @@ class Room:
         if not group:
             return [NOWHERE] * groups
         found: list[int] = []
-        counts = [self._count_on(at, group, pools) for at in range(len(self.nodes))] if groups > 0 else []
+        counts = self._by_node(group, pools)
         while len(found) < groups:
-            at = max(
-                range(len(counts)),
-                key=lambda at: (counts[at] > 0, not self.nodes[at].new, counts[at]),
-                default=NOWHERE,
-            )
-            if at == NOWHERE or counts[at] == 0:
+            at = self._best(counts)
+            if at == NOWHERE:
                 break
             self._move(group, at, -1, pools)
-            counts[at] -= 1
             found.append(at)
         if full:
             for _ in range(groups - len(found)):
                 found.append(NOWHERE)
                 self._charge(group, pools)
         return found
+
+    def _best(self, counts: list[int]) -> int:
+        """Where most would fit, on a node that is there if possible."""
+        most = max(counts, default=0)
+        if most > 0 and self._some_new:
+            there = max((c for c, node in zip(counts, self.nodes, strict=True) if not node.new), default=0)
+            if there > 0:
+                return next(at for at, c in enumerate(counts) if c == there and not self.nodes[at].new)
+        return counts.index(most) if most > 0 else NOWHERE
 
     def _charge(self, group: Resources, pools: tuple[int, ...]) -> None:
         for pool in pools:
@@ -206,6 +213,7 @@ class Room:
                     if piece > 0:
                         node[name] -= piece
                         amount -= piece
+        self._counts.clear()
 
     def _back(self, group: Resources, where: Sequence[int], pools: tuple[int, ...]) -> None:
         for at in where:
@@ -217,9 +225,17 @@ class Room:
             node = self.left[pool][at]
             for name, amount in group.items():
                 node[name] = node.get(name, 0.0) + sign * amount
+        for (shape, asked), counts in self._counts.items():
+            if asked == pools or set(asked) & set(pools):
+                counts[at] = min(count(self.left[pool][at], dict(shape)) for pool in asked)
 
-    def _count_on(self, at: int, group: Resources, pools: tuple[int, ...]) -> int:
-        return min(count(self.left[pool][at], group) for pool in pools)
+    def _by_node(self, group: Resources, pools: tuple[int, ...]) -> list[int]:
+        key = (tuple(group.items()), pools)
+        if key not in self._counts:
+            self._counts[key] = [
+                min(count(self.left[pool][at], group) for pool in pools) for at in range(len(self.nodes))
+            ]
+        return self._counts[key]
 
     def _count(self, ask: Ask, groups: int, pools: tuple[int, ...]) -> None:
         for pool in pools:
