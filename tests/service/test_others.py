@@ -1,4 +1,4 @@
-"""What of a cluster is used by others than our jobs, though Ray and the drivers tell of it at different times."""
+"""What is used by others than our jobs, though Ray and the drivers tell of it at different times."""
 
 from elastrain.service.scheduling import Ask, Stage
 from elastrain.service.scheduling.facts import others_of
