@@ -15,7 +15,7 @@ from elastrain.service.store import Store, Tx, feed, jobs, plans
 from elastrain.service.store.rows import JobRow
 
 # a job that was preempted says so until it runs again, whatever it waits for meanwhile
-KEPT = {Reason.NO_CAPACITY: Reason.PREEMPTED, Reason.BEHIND_OTHER_JOBS: Reason.PREEMPTED}
+KEPT = dict.fromkeys((Reason.NO_CAPACITY, Reason.BEHIND_OTHER_JOBS, Reason.RAY_UNREACHABLE), Reason.PREEMPTED)
 
 
 class Placement:

@@ -54,7 +54,7 @@ def queue(output: Output = Format.table) -> None:
 
 def short_of(waiting: Item) -> str | None:
     """Such as `2 workers`."""
-    missing = waiting["short_of"] or {}
+    missing = waiting.get("short_of") or {}
     return ", ".join(f"{figure(amount)} {name}" for name, amount in missing.items()) or None
 
 

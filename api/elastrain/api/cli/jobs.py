@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from elastrain.api.cli.cluster import short_of
 from elastrain.api.cli.output import (
     Format,
     Item,
@@ -108,6 +109,8 @@ def print_job(job: Item, trace: bool) -> None:
         ("reason", job["reason"]),
         ("since", job["since"]),
         ("waits for", queue.get("blocked_by")),
+        ("place in the queue", queue.get("position")),
+        ("short of", short_of(queue)),
         ("workers", f"{workers['active']} active of {between(workers)}"),
         ("step", steps(job)),
         ("left", span(progress["eta_s"]) if progress["eta_s"] is not None else None),
@@ -127,7 +130,7 @@ def print_job(job: Item, trace: bool) -> None:
         print(f"Warning: {warning}")
     if job["status"] == "failed":
         print("\n".join(["", *failure_lines(job, whole=trace)]))
-    elif job["message"]:
+    elif job["message"] and not queue:
         print(f"\n{job['message']}")
 
 
