@@ -8,7 +8,7 @@ import pytest
 from elastrain.api.door import DRIVERS, OPEN
 from serving import SPEC, Life, Live, token_of
 
-PROBES = {"job": "j-0", "step": "1", "file": "model.safetensors", "sha256": "0" * 64}
+PROBES = {"job": "j-0", "project": "vision", "step": "1", "file": "model.safetensors", "sha256": "0" * 64}
 
 
 def routes(http: httpx.Client) -> list[tuple[str, str]]:

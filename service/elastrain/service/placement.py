@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from elastrain.service.changes import Changes
 from elastrain.service.commands import want
 from elastrain.service.jobs import Desired, Reason, Signal, Status, advance
+from elastrain.service.look import STEADY_S
 from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wait, facts, plan
 from elastrain.service.scheduling.asks import BEHIND
@@ -24,6 +26,7 @@ class Placement:
         self._driver_cpu = driver_cpu
         self._ceiling = ceiling
         self._changes = changes
+        self._lately: deque[tuple[float, dict[str, float]]] = deque()
 
     def place(self, nodes: Sequence[RayNode], error: str | None, now: float, admitting: bool) -> list[str]:
         """Ids of the jobs that may start now. error: why Ray cannot be reached. admitting: whether anything
@@ -47,8 +50,16 @@ class Placement:
             wait, before = facts.ray_unreachable(error), known.plan
             return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
         seen = [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in nodes]
-        there = facts.nodes_of(seen, known.asks, self._driver_cpu, self._ceiling)
+        there = facts.nodes_of(seen, known.asks, self._driver_cpu, self._ceiling, self._held(known, now))
         return plan(known.asks, there, known.policy(self._driver_cpu, now))
+
+    def _held(self, known: facts.Facts, now: float) -> dict[str, float]:
+        """The most that our jobs held lately: Ray shows it as used for a while after it was given back."""
+        self._lately.append((now, facts.ours_of(known.asks, self._driver_cpu)))
+        while now - self._lately[0][0] > STEADY_S:
+            self._lately.popleft()
+        names = {name for _, held in self._lately for name in held}
+        return {name: max(held.get(name, 0.0) for _, held in self._lately) for name in names}
 
     def _write(self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], now: float) -> list[str]:
         started = []

@@ -15,6 +15,7 @@ from elastrain.service.scheduling.asks import (
     Policy,
     Project,
     Quota,
+    Resources,
     Stage,
     Wait,
 )
@@ -98,31 +99,46 @@ def _ask_of(row: JobRow, places: Sequence[str]) -> Ask:
 
 
 def nodes_of(
-    seen: Iterable[Mapping[str, Any]], asks: Sequence[Ask], driver_cpu: float, ceiling: Sequence[Shape] = ()
+    seen: Iterable[Mapping[str, Any]],
+    asks: Sequence[Ask],
+    driver_cpu: float,
+    ceiling: Sequence[Shape] = (),
+    before: Resources | None = None,
 ) -> list[Node]:
     """seen: nodes as {id, alive, resources, used}. Those follow that the autoscaler could still add."""
     living = [node for node in seen if node["alive"]]
-    others = others_of(living, asks, driver_cpu)
+    others = others_of(living, asks, driver_cpu, before or {})
     nodes = [Node(node["id"], node["resources"], others.get(node["id"], {})) for node in living]
     return [*nodes, *addable(ceiling, nodes)]
 
 
+def ours_of(asks: Sequence[Ask], driver_cpu: float) -> dict[str, float]:
+    """What our jobs hold, drivers included."""
+    ours: defaultdict[str, float] = defaultdict(float)
+    for ask in asks:
+        if ask.stage in (Stage.RUNNING, Stage.LEAVING):
+            ours["CPU"] += driver_cpu
+            for name, amount in ask.worker.items():
+                ours[name] += amount * max(ask.holds, ask.held + ask.spares)
+    return dict(ours)
+
+
 def others_of(
-    living: Sequence[Mapping[str, Any]], asks: Sequence[Ask], driver_cpu: float
+    living: Sequence[Mapping[str, Any]], asks: Sequence[Ask], driver_cpu: float, before: Resources
 ) -> dict[str, dict[str, float]]:
     """{node: {resource: what is used there by none of our jobs}}
 
     What our jobs may be using on the whole is known for certain, where they use it only once their drivers
-    have said so: what is left when the first is taken off is divided as the second says.
+    have said so: what is left when the first is taken off is divided as the second says. before: what they
+    held a moment ago, and Ray may still show.
     """
-    ours: defaultdict[str, float] = defaultdict(float)
+    ours = {name: max(amount, before.get(name, 0.0)) for name, amount in ours_of(asks, driver_cpu).items()}
+    ours = {**before, **ours}
     there: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for ask in asks:
         if ask.stage not in (Stage.RUNNING, Stage.LEAVING):
             continue
-        ours["CPU"] += driver_cpu
         for name, amount in ask.worker.items():
-            ours[name] += amount * max(ask.holds, ask.held + ask.spares)
             for node in ask.places:
                 there[node][name] += amount * ask.per_group
     found: dict[str, dict[str, float]] = {node["id"]: {} for node in living}
@@ -130,7 +146,7 @@ def others_of(
         beyond = {
             node["id"]: max(0.0, node["used"].get(name, 0.0) - there[node["id"]][name]) for node in living
         }
-        total = max(0.0, sum(node["used"].get(name, 0.0) for node in living) - ours[name])
+        total = max(0.0, sum(node["used"].get(name, 0.0) for node in living) - ours.get(name, 0.0))
         apparent = sum(beyond.values())
         for id, amount in beyond.items():
             if amount > 0 and total > 0:

@@ -26,8 +26,10 @@ class Room:
         self.nodes = nodes
         self.driver = {"CPU": policy.driver_cpu} if policy.driver_cpu > 0 else {}
         self._some_new = any(node.new for node in nodes)
-        self.whole = [{n: a - node.others.get(n, 0.0) for n, a in node.resources.items()} for node in nodes]
-        self.left = ([dict(node) for node in self.whole], [dict(node) for node in self.whole])
+        # others may leave: what they use is not there now, and is when it is asked what could ever run
+        self.whole = [dict(node.resources) for node in nodes]
+        left = [{n: a - node.others.get(n, 0.0) for n, a in node.resources.items()} for node in nodes]
+        self.left = (left, [dict(node) for node in left])
         self.total: defaultdict[str, float] = defaultdict(float)
         for node in nodes:
             for name, amount in node.resources.items():
