@@ -58,12 +58,10 @@ jobs = Table(
     Column("workers_min", Integer, nullable=False),
     Column("workers_max", Integer, nullable=False),
     Column("workers_target", Integer, nullable=False),
-    # what counts as taken, spares included, until the driver has said that it is back
-    Column("workers_held", Integer, nullable=False, server_default="0"),
-    # when the scheduler last gave or took workers; and how fast it was with how many
+    Column("workers_held", Integer, nullable=False, server_default="0"),  # until the driver says otherwise
     Column("grown_at", Float, nullable=False, server_default="0"),
     Column("shrunk_at", Float, nullable=False, server_default="0"),
-    Column("curve", JSON),
+    Column("curve", JSON),  # how fast it was with how many
     Column("checkpoint_no", Integer, nullable=False),  # the newest request for a checkpoint
     Column("checkpoint_done", Integer, nullable=False, server_default="0"),  # acknowledged up to this one
     # attempts and their budget
