@@ -12,9 +12,6 @@ from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.settings import Settings, SettingsError
 
-# a request changes threads some twenty times; while the scheduler computes, each change waits for so long
-SWITCH_S = 0.0005
-
 
 def server(control: Control, host: str, port: int) -> uvicorn.Server:
     """A uvicorn server over `control`, not started; `.run()` blocks, `.should_exit = True` ends it."""
@@ -48,7 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
     # uvicorn hands the signal on when it has ended, and by default that ends us before the service is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    sys.setswitchinterval(SWITCH_S)
     with service:
         service.control.auth.ensure_admin_token(settings.home / "token")
         server(service.control, asked.host, asked.port).run()

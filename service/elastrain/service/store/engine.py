@@ -24,6 +24,9 @@ from elastrain.service.store.leader import Leadership
 
 # how long a writer queues for SQLite's lock
 BUSY_TIMEOUT_S = 30.0
+# SQLite's connections that are kept: as many as threads that answer requests, and a few. One beyond them is
+# opened and closed for a single question, which costs more than the question
+POOL = 50
 # a PostgreSQL whose machine has vanished is given up after this long, by a new connection and by an open one
 POSTGRES = {
     "connect_timeout": 10,
@@ -116,7 +119,7 @@ def open_engine(url: str) -> Engine:
     engine = sqlalchemy.create_engine(
         parsed,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
-        pool_size=10,
+        pool_size=POOL,
         max_overflow=60,
     )
     event.listen(engine, "connect", _prepare_sqlite)
