@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from elastrain.service.store import Store, engine
+from elastrain.service.store import Store, engine, jobs
 from world import ADMIN, World
 
 
@@ -49,6 +49,18 @@ def test_a_round_with_nothing_to_do_asks_as_much_for_many_jobs_as_for_one(tmp_pa
     world.store.close()
 
 
+def test_specs_of_waiting_jobs_are_read_once(world: World) -> None:
+    world.running(workers={"min": 2, "max": 2})
+    for _ in range(5):
+        world.submit(workers={"min": 2, "max": 2})
+    quiet_round(world)
+    world.submit(workers={"min": 2, "max": 2})
+    with statements(world.store) as said:
+        world.round()
+    assert len([text for text in said if "jobs.spec" in text and "jobs.id IN" in text]) == 1
+    assert not [text for text in quiet_round(world) if "jobs.id IN" in text]
+
+
 def test_what_was_asked_of_a_waiting_job_counts_though_its_spec_was_read_before(world: World) -> None:
     _, driver = world.running(workers={"min": 2, "max": 2})
     first, second = (world.submit(workers={"min": 2, "max": 2}) for _ in range(2))
@@ -60,6 +72,17 @@ def test_what_was_asked_of_a_waiting_job_counts_though_its_spec_was_read_before(
     for _ in range(3):
         world.round()
     assert (world.status(second), world.status(first)) == ("starting", "queued")
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_no_longer_asked_about(world: World) -> None:
+    world.running(workers={"min": 2, "max": 2})
+    waiting = world.submit(workers={"min": 2, "max": 2})
+    quiet_round(world)
+    world.cancel(waiting)
+    world.round()
+    with world.store.read() as tx:
+        assert jobs.waiting(tx) == []
+    assert world.reconciler._placement._known._asks == {}
 
 
 def test_writers_of_one_process_queue_and_never_find_sqlite_busy(

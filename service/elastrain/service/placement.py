@@ -27,14 +27,15 @@ class Placement:
         self._ceiling = ceiling
         self._changes = changes
         self._lately: deque[tuple[float, dict[str, float]]] = deque()
+        self._known = facts.Known()
 
     def place(self, nodes: Sequence[RayNode], error: str | None, now: float, admitting: bool) -> list[str]:
         """Ids of the jobs that may start now. error: why Ray cannot be reached. admitting: whether anything
         may start or change; what waits says why in any case."""
         with self._store.read() as tx:
-            known = facts.read(tx, now)
+            known = facts.read(tx, now, self._known)
         made = self._plan(known, nodes, error, now)
-        wanted = {id: answer for id, answer in made.answers.items() if _differs(known.rows[id], answer)}
+        wanted = {id: answer for id, answer in made.answers.items() if _differs(known, id, answer)}
         if not admitting:
             wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
         if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
@@ -66,8 +67,8 @@ class Placement:
         with self._store.write() as tx:
             plans.take_turn(tx, known.plan.version, made.queue, made.first, now)
             for id, answer in wanted.items():
-                row, current = known.rows[id], jobs.lock(tx, id)
-                if (current.status, current.desired_version) == (row.status, row.desired_version):
+                current = jobs.lock(tx, id)
+                if known.still(current):
                     _write(tx, current, answer, now)
                     if current.status is Status.QUEUED and isinstance(answer, Grant):
                         started.append(id)
@@ -76,17 +77,20 @@ class Placement:
         return started
 
 
-def _differs(row: JobRow, answer: Answer) -> bool:
+def _differs(known: facts.Facts, id: str, answer: Answer) -> bool:
     """Whether there is something to write."""
     if isinstance(answer, Wait):
-        return (row.reason, row.message, row.short_of) != _waiting(row, answer)
-    return isinstance(answer, Preempt) or answer.workers != row.workers_target
+        row = known.waiting[id]
+        return (row.reason, row.message, row.short_of) != _waiting(row.reason, answer)
+    before = known.active[id].workers_target if id in known.active else 0
+    return isinstance(answer, Preempt) or answer.workers != before
 
 
-def _waiting(row: JobRow, answer: Wait) -> tuple[Reason, str, int]:
-    """Of those that wait behind another the views name it: it changes, and they are many."""
+def _waiting(before: str, answer: Wait) -> tuple[Reason, str, int]:
+    """Of those that wait behind another the views name it: it changes, and they are many. before: the reason
+    until now."""
     message = BEHIND if answer.reason is Reason.BEHIND_OTHER_JOBS else answer.message
-    reason = KEPT.get(answer.reason, answer.reason) if row.reason == Reason.PREEMPTED else answer.reason
+    reason = KEPT.get(answer.reason, answer.reason) if before == Reason.PREEMPTED else answer.reason
     return reason, message, answer.short_of
 
 
@@ -105,7 +109,7 @@ def _write(tx: Tx, row: JobRow, answer: Answer, now: float) -> None:
 
 
 def _wait(tx: Tx, row: JobRow, answer: Wait, now: float) -> None:
-    reason, message, short_of = _waiting(row, answer)
+    reason, message, short_of = _waiting(row.reason, answer)
     jobs.change(tx, row.id, reason=reason, message=message, short_of=short_of)
     if row.reason != reason and reason is not Reason.BEHIND_OTHER_JOBS:
         data = {"reason": reason.value, "short_of": short_of}

@@ -24,7 +24,7 @@ from elastrain.service.scheduling.curve import curve_of
 from elastrain.service.scheduling.plan import plan
 from elastrain.service.store import Tx, attempts, jobs, plans, projects, training
 from elastrain.service.store.plans import PlanRow
-from elastrain.service.store.rows import JobRow, ProjectRow
+from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow
 
 STAGES = {
     Status.STARTING: Stage.RUNNING,
@@ -38,10 +38,20 @@ STAGES = {
 class Facts:
     """What the store knows, in one reading. plan: the one that was made last."""
 
-    rows: dict[str, JobRow]
+    active: dict[str, JobRow]
+    waiting: dict[str, WaitingRow]
     asks: list[Ask]
     projects: list[ProjectRow]
     plan: PlanRow
+
+    def still(self, row: JobRow) -> bool:
+        """Whether the job is where it was then, and nobody has asked anything of it since."""
+        if row.status is Status.QUEUED:
+            seen = self.waiting.get(row.id)
+            return seen is not None and seen.desired_version == row.desired_version
+        before = self.active.get(row.id)
+        now = (row.status, row.desired_version)
+        return before is not None and (before.status, before.desired_version) == now
 
     def policy(self, driver_cpu: float, now: float) -> Policy:
         known = {
@@ -50,18 +60,38 @@ class Facts:
         return Policy(known, driver_cpu, now)
 
 
-def read(tx: Tx, now: float) -> Facts:
+class Known:
+    """What was made of the queued jobs in the reading before: of ten thousand, few have changed since."""
+
+    def __init__(self) -> None:
+        self._asks: dict[str, tuple[tuple[Any, ...], Ask]] = {}
+
+    def asks(self, tx: Tx, rows: Sequence[WaitingRow]) -> list[Ask]:
+        """What a spec says about its job's size stays as it is for as long as the job waits."""
+        specs = jobs.specs(tx, [row.id for row in rows if row.id not in self._asks])
+        found: dict[str, tuple[tuple[Any, ...], Ask]] = {}
+        for row in rows:
+            asked = (row.priority, row.queued_at, row.workers_min, row.workers_max, row.curve)
+            before = self._asks.get(row.id)
+            if before is None or before[0] != asked:
+                base = new_ask(row.id, specs[row.id], row.queued_at) if before is None else before[1]
+                before = (asked, _ask_of(row, base))
+            found[row.id] = before
+        self._asks = found
+        return [ask for _, ask in found.values()]
+
+
+def read(tx: Tx, now: float, known: Known | None = None) -> Facts:
     """A job whose last driver is still leaving rests, and so does one that waits for its next attempt."""
-    rows = [row for row in jobs.alive(tx) if row.status is Status.QUEUED or row.status in ACTIVE]
+    active, waiting = jobs.in_status(tx, ACTIVE), jobs.waiting(tx)
     leaving = {attempt.job for attempt in attempts.with_driver(tx)}
     places = training.places(tx)
-    asks = []
-    for row in rows:
-        ask = _ask_of(row, places.get(row.id, ()))
-        if ask.stage is Stage.WAITING and (row.id in leaving or row.next_attempt_at > now):
-            ask = replace(ask, stage=Stage.RESTING)
-        asks.append(ask)
-    return Facts({row.id: row for row in rows}, asks, projects.every(tx), plans.read(tx))
+    asks = [_active_ask(row, places.get(row.id, ())) for row in active]
+    for row, ask in zip(waiting, (known or Known()).asks(tx, waiting), strict=True):
+        rests = row.id in leaving or row.next_attempt_at > now
+        asks.append(replace(ask, stage=Stage.RESTING) if rests else ask)
+    rows = {row.id: row for row in active}, {row.id: row for row in waiting}
+    return Facts(*rows, asks, projects.every(tx), plans.read(tx))
 
 
 def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
@@ -81,12 +111,19 @@ def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
     )
 
 
-def _ask_of(row: JobRow, places: Sequence[str]) -> Ask:
-    ask = new_ask(row.id, row.spec, row.queued_at)
-    ask = replace(ask, min=row.workers_min, max=row.workers_max, priority=row.priority)
-    ask = replace(ask, curve=curve_of(row.curve["points"] if row.curve else {}))
-    if row.status not in ACTIVE:
-        return ask
+def _ask_of(row: JobRow | WaitingRow, base: Ask) -> Ask:
+    return replace(
+        base,
+        since=row.queued_at,
+        min=row.workers_min,
+        max=row.workers_max,
+        priority=row.priority,
+        curve=curve_of(row.curve["points"] if row.curve else {}),
+    )
+
+
+def _active_ask(row: JobRow, places: Sequence[str]) -> Ask:
+    ask = _ask_of(row, new_ask(row.id, row.spec, row.queued_at))
     return replace(
         ask,
         stage=STAGES[row.status],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,10 +11,12 @@ from sqlalchemy import Row, and_, bindparam, delete, func, insert, or_, select, 
 from elastrain.service.jobs import ENDED, Desired, Reason, Status
 from elastrain.service.store import feed
 from elastrain.service.store.engine import Tx
-from elastrain.service.store.rows import JobRow, TransitionRow
+from elastrain.service.store.rows import JobRow, TransitionRow, WaitingRow
 from elastrain.service.store.schema import job_labels, transitions
 from elastrain.service.store.schema import jobs as table
 
+# ids in one question
+MANY = 500
 # a freshly inserted job that was never looked at by the scheduler
 _NEW: dict[str, Any] = {
     "status": Status.QUEUED.value,
@@ -51,6 +53,9 @@ _LOCKED = _BY_ID.with_for_update()
 _INSERT, _NOTE = insert(table), insert(transitions)
 _NEXT_NOTE = select(func.coalesce(func.max(transitions.c.number), 0) + 1).where(
     transitions.c.job == bindparam("job")
+)
+_WAITING = select(*(table.c[name] for name in WaitingRow._fields)).where(
+    table.c.status == Status.QUEUED.value
 )
 _NOTHING_LEFT: dict[str, Any] = {"workers_active": 0, "workers_target": 0, "workers_held": 0, "eta_s": None}
 
@@ -151,6 +156,20 @@ def in_status(tx: Tx, statuses: Iterable[Status]) -> list[JobRow]:
 def alive(tx: Tx) -> list[JobRow]:
     """Every job that has not ended, in the order of the queue."""
     return in_status(tx, [status for status in Status if status not in ENDED])
+
+
+def waiting(tx: Tx) -> list[WaitingRow]:
+    """What changes about queued jobs, in no order. They are many, and looked at every second."""
+    return [WaitingRow._make(row) for row in tx.execute(_WAITING)]
+
+
+def specs(tx: Tx, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """{job: its spec}"""
+    found: dict[str, dict[str, Any]] = {}
+    for first in range(0, len(ids), MANY):
+        some = select(table.c.id, table.c.spec).where(table.c.id.in_(ids[first : first + MANY]))
+        found.update((id, spec) for id, spec in tx.execute(some))
+    return found
 
 
 def queued_since(tx: Tx, at: float) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from elastrain.service.jobs import Desired, Status
 
@@ -60,6 +60,22 @@ class JobRow:
     era_epoch_no: int
     pinned: bool
     deleted_at: float | None
+
+
+class WaitingRow(NamedTuple):
+    """What the scheduler asks about a queued job in each round."""
+
+    id: str
+    priority: int
+    queued_at: float
+    workers_min: int
+    workers_max: int
+    curve: dict[str, Any] | None
+    reason: str
+    message: str | None
+    short_of: int
+    desired_version: int
+    next_attempt_at: float
 
 
 AttemptState = Literal["submitting", "submitted", "claimed", "sweeping", "ended"]
