@@ -57,7 +57,7 @@ def live(control: Control) -> Iterator[Live]:
 def http(live: Live, token: str) -> Iterator[httpx.Client]:
     """Plain HTTP with the admin's token."""
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=live.url, headers=headers, trust_env=False) as made:
+    with httpx.Client(base_url=live.url, headers=headers, trust_env=False, timeout=60) as made:
         yield made
 
 

@@ -55,7 +55,8 @@ def start(tag: str) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(program: str, name: str = sys.executable, **marks: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, TAG: tag, **(marks or {WORKER: "w1"})}
+        path = os.pathsep.join(sys.path)  # -S leaves out the environment's packages, ours among them
+        environment = {**os.environ, "PYTHONPATH": path, TAG: tag, **(marks or {WORKER: "w1"})}
         process = subprocess.Popen(
             [name, "-S", "-c", program],
             executable=sys.executable,
