@@ -82,7 +82,7 @@ class HttpRay:
         if path == "/api/cluster_status":
             return 200, {"data": {"clusterStatus": None}}
         if path == "/api/version":
-            return 200, {"ray_version": "2.60.0"}
+            return 200, {"ray_version": "2.60.0", "session_name": "session_1"}
         with self._lock:
             if path == "/api/jobs/":
                 return 200, list(self.jobs.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,11 @@ def all_jobs(client: httpx.Client) -> list[dict[str, Any]]:
     return list(reply.json()["items"])
 
 
+def drivers(submissions: Iterable[str]) -> list[str]:
+    """Without those that search nodes for what a driver did not vouch for."""
+    return [id for id in submissions if "-sweep-" not in id]
+
+
 def ended(client: httpx.Client, count: int) -> list[dict[str, Any]]:
     def look() -> Any:
         jobs = all_jobs(client)
@@ -101,7 +106,8 @@ def test_two_services_on_one_database_act_on_each_job_once(start: Start, ray: Ht
     jobs = ended(clients[0], 50)
     assert {job["id"] for job in jobs} == set(ids)
     assert {(job["status"], job["counters"]["attempts"]) for job in jobs} == {("succeeded", 1)}
-    assert set(Counter(ray.submits).values()) == {1} and len(ray.submits) == 50
+    submits = drivers(ray.submits)
+    assert set(Counter(submits).values()) == {1} and len(submits) == 50
     stands_by = [service for service in services if "standing by" in service.log.read_text()]
     assert len(stands_by) == 1
 
@@ -122,7 +128,7 @@ def test_when_the_leading_service_is_killed_the_other_one_goes_on(
     jobs = ended(client, 20)
     assert {job["id"] for job in jobs} == set(ids)
     assert {(job["status"], job["counters"]["attempts"]) for job in jobs} == {("succeeded", 1)}
-    assert len(ray.jobs) == 20
+    assert len(drivers(ray.jobs)) == 20
     assert "moves the jobs now" in second.log.read_text()
 
 
