@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastrain.service.auth import digest
+from elastrain.service.auth import BELIEVED_S, digest
 from elastrain.service.errors import Unauthenticated
 from elastrain.service.store import tokens
 from world import START_S, World
@@ -38,3 +38,21 @@ def test_missing_unknown_and_expired_tokens_are_refused(world: World) -> None:
     for token in (None, "", "nobody", "short"):
         with pytest.raises(Unauthenticated):
             world.control.authenticate(token)
+
+
+def test_a_token_is_believed_for_a_moment_only_and_never_beyond_its_end(world: World) -> None:
+    auth = world.control.auth
+    with world.store.write() as tx:
+        tokens.add(tx, digest("long"), name="long", role="member", project=None, at=START_S)
+    assert auth.known("long") is None and auth.known(None) is None, "nobody has shown it yet"
+    actor = auth.authenticate("long")
+    assert auth.known("long") == actor
+    world.clock.pass_s(BELIEVED_S)
+    assert auth.known("long") is None
+    from elastrain.service.store.schema import tokens as table
+
+    with world.store.write() as tx:
+        tx.execute(table.update().values(expires_at=world.clock.now() + BELIEVED_S / 2))
+    assert auth.authenticate("long") == auth.known("long")
+    world.clock.pass_s(BELIEVED_S / 2)
+    assert auth.known("long") is None

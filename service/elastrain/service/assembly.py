@@ -16,6 +16,7 @@ from elastrain.service.reconciler import Reconciler
 from elastrain.service.removal import Janitor
 from elastrain.service.settings import Settings, SettingsError
 from elastrain.service.store import Store
+from elastrain.service.watch import Watch
 from elastrain.trainers.storage import Storage, StorageError, open_storage
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,11 @@ class Service:
         self.reconciler = Reconciler(self._store, brief, ray, settings, clock, changes)
         self._stop = threading.Event()
         janitor = Janitor(self._store, storage, settings, clock)
+        watch = Watch(self._store, changes)
+        parts = {"reconciler": self.reconciler.run, "janitor": janitor.run, "watch": watch.run}
         self._threads = [
-            threading.Thread(target=part.run, args=(self._stop,), name=name, daemon=True)
-            for name, part in (("reconciler", self.reconciler), ("janitor", janitor))
+            threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
+            for name, run in parts.items()
         ]
 
     def __enter__(self) -> Self:

@@ -13,11 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from elastrain.api.asking import Service, refusals
 from elastrain.api.door import driver_token
 from elastrain.api.replies import Reply
-from elastrain.api.sse import POLL_S
 from elastrain.service.changes import orders
 
 router = APIRouter(prefix="/driver", tags=["driver"], responses=refusals(400, 401, 403, 410, 413, 422))
 
+
+# the store is asked anyway: the watch that would have brought news may itself be cut off from it
+SURE_S = 10.0
 
 Message = Annotated[dict[str, Any], Body()]
 
@@ -57,6 +59,6 @@ async def desired(
             _, current = await run_in_threadpool(service.driver_version, token)
             if current != version or time.monotonic() >= until or await request.is_disconnected():
                 break
-            with contextlib.suppress(TimeoutError):  # another process may have brought news meanwhile
-                await asyncio.wait_for(news.wait(), min(POLL_S, until - time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), min(SURE_S, until - time.monotonic()))
     return Reply(await run_in_threadpool(service.driver_desired, token, version))

@@ -39,6 +39,11 @@ _LINE = (
     .join(jobs, jobs.c.id == table.c.job)
     .where(table.c.token_digest == bindparam("token_digest"))
 )
+_LINES = (
+    select(jobs.c.id, jobs.c.desired_version, jobs.c.attempt, table.c.number, table.c.outcome)
+    .join(jobs, jobs.c.id == table.c.job)
+    .where(table.c.state != "ended")
+)
 
 
 def open_new(
@@ -80,6 +85,11 @@ def by_token(tx: Tx, token_digest: str) -> AttemptRow | None:
 def line(tx: Tx, token_digest: str) -> Line | None:
     row = tx.execute(_LINE, {"token_digest": token_digest}).first()
     return None if row is None else Line._make(row)
+
+
+def lines(tx: Tx) -> list[Line]:
+    """Of all attempts that have not ended."""
+    return [Line._make(row) for row in tx.execute(_LINES)]
 
 
 def not_ended(tx: Tx) -> list[AttemptRow]:
