@@ -12,6 +12,10 @@ from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.settings import Settings, SettingsError
 
+# how long a thread may compute before another one gets its turn; Python's own 5 ms are felt in every request
+# that is answered while the reconciler plans a long queue
+SWITCH_S = 0.001
+
 
 def server(control: Control, host: str, port: int) -> uvicorn.Server:
     """A uvicorn server over `control`, not started; `.run()` blocks, `.should_exit = True` ends it."""
@@ -45,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     # uvicorn hands the signal on when it has ended, and by default that ends us before the service is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    sys.setswitchinterval(SWITCH_S)
     with service:
         service.control.auth.ensure_admin_token(settings.home / "token")
         server(service.control, asked.host, asked.port).run()

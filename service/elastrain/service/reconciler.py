@@ -36,8 +36,8 @@ from elastrain.trainers.storage import Storage, StorageError
 log = logging.getLogger(__name__)
 
 ROUND_S = 1.0
-# so many times as long as a round computed it rests, up to ROUND_S: the API shares its interpreter
-REST = 3.0
+# so many times as long as a round computed it rests, up to REST_MAX_S: the API shares its interpreter
+REST, REST_MAX_S = 9.0, 3.0
 # how often what was seen is written down although nothing changed
 BEAT_EVERY_S = 5.0
 NEED_STORAGE = (Action.CLOSE, Action.CLUSTER_LOST, Action.READ_OUTCOME)
@@ -87,7 +87,7 @@ class Reconciler:
                 if self._troubles.begin("the reconciler", f"a round failed: {error}"):
                     log.exception("this is how it failed")
                 stop.wait(ROUND_S)
-            stop.wait(min(ROUND_S, REST * (time.thread_time() - used)))
+            stop.wait(min(REST_MAX_S, REST * (time.thread_time() - used)))
             self._changes.wait(RECONCILER, seen, ROUND_S)
 
     def round(self) -> None:

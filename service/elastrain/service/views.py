@@ -30,13 +30,14 @@ class JobViews:
 
     def many(self, tx: Tx, rows: Sequence[JobRow]) -> list[Json]:
         ids = [row.id for row in rows]
-        history, latest = jobs.history(tx, ids), metrics.latest(tx, ids)
+        tried = [row.id for row in rows if row.attempt]  # others have no metrics
+        history, latest = jobs.history(tx, ids), metrics.latest(tx, tried) if tried else {}
         queued = self.queue(tx) if any(row.status is Status.QUEUED for row in rows) else None
         return [
             {
                 **_core(row, queued),
                 "queue": _place(row, queued),
-                "metrics": {"latest": latest[row.id]},
+                "metrics": {"latest": latest.get(row.id, {})},
                 **self._of_attempt(attempts.get(tx, row.id, row.attempt) if row.attempt else None),
                 "transitions": [_transition(item) for item in history[row.id]],
             }
