@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -122,7 +123,8 @@ class Run:
                 end_process(process["pid"], process["started"])
 
     def _cause(self, rank: int, worker: str) -> str:
-        if ended := self._files.read(f"{worker}.exit"):
+        ended = self._files.read(f"{worker}.exit")
+        if ended and not (ended["code"] == -signal.SIGKILL and self._another_failed(rank)):
             return cause(ended["code"])
         began = self._files.read(f"{worker}.pid") is not None
         if isinstance(self._error, WorkerGroupError):
@@ -134,6 +136,11 @@ class Run:
         if self._error is None:
             return "not started"
         return f"not started: {_headline(self._error)}"
+
+    def _another_failed(self, rank: int) -> bool:
+        """Whether the group was ended for somebody else: then who is in it is killed, sometimes in sight."""
+        failed = self._error.worker_failures if isinstance(self._error, WorkerGroupError) else {}
+        return bool(failed) and rank not in failed
 
 
 def _headline(error: Exception) -> str:
