@@ -226,7 +226,7 @@ def test_a_quiet_cluster_with_noisy_measurements_comes_to_rest(seed: int, many: 
 
         sim.submit(ask(f"j{number}", 1, 9, project="pq"[number % 2]), speed=speed)
         sim.rounds(3)
-    sim.rounds(60)
+    sim.rounds(120)
     before = sum(job.resizes for job in sim.alive)
     sim.rounds(120)  # ten minutes
     after = sum(job.resizes for job in sim.alive)
