@@ -69,6 +69,7 @@ class Driver:
         return RayLauncher(
             "bench",
             1,
+            tag="bench/bench/1",
             resources={"CPU": 1},
             labels={},
             storage_url=(self.setting.folder / "objects").as_uri(),
