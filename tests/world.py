@@ -252,8 +252,8 @@ class Driver:
         self.world.storage.put(f"jobs/{self.job}/attempts/{self.attempt}/spool/{first:012d}.json", body)
         self.seq = max(self.seq, first + len(facts))
 
-    def desired(self, version: int = -1) -> dict[str, Any]:
-        return self.world.control.driver_desired(self.token, version)
+    def desired(self) -> dict[str, Any]:
+        return self.world.control.driver_desired(self.token)
 
     def step(self, step: int, epoch_no: int = 0, **values: float) -> None:
         self.post(

@@ -244,7 +244,7 @@ def test_a_larger_range_of_workers_reaches_the_driver(world: World) -> None:
     version = driver.desired()["version"]
     world.control.patch(id, {"workers": {"min": 1, "max": 2}}, actor=ADMIN)
     world.round()
-    desired = driver.desired(version)
+    desired = driver.desired()
     assert desired["workers"] == {"min": 1, "max": 2, "target": 2} and desired["version"] > version
     world.control.patch(id, {"workers": {"max": 1}}, actor=ADMIN)
     assert driver.desired()["workers"]["target"] == 1

@@ -88,7 +88,7 @@ def test_a_superseded_driver_may_tell_its_history_and_nothing_else(world: World,
     new.step(2, loss=2.0)
     if way == "desired":
         with pytest.raises(Gone):
-            old.desired(0)
+            old.desired()
         return
     late = [metric(2), metric(3), event("late")]
     late += [{"kind": "outcome", "outcome": "succeeded", "step": 100}, {"kind": "progress", "step": 99}]

@@ -250,13 +250,11 @@ class Control(JobActions):
         """
         return self._drivers.facts(token, body)
 
-    def driver_desired(self, token: str, version: int, wait_s: float = 0.0) -> Json:
-        """{version, desired, workers: {min, max, target}, checkpoint_no}.
-
-        Answers at once if the version differs from the given one, else after wait_s at most (the calling
-        thread waits; an async caller passes 0 and watches `changes`). Raises Gone, Unauthenticated.
+    def driver_desired(self, token: str) -> Json:
+        """{version, desired, workers: {min, max, target}, checkpoint_no, checkpoint_done}, as it is now; who
+        waits for another version watches `changes`. Raises Gone, Unauthenticated.
         """
-        return self._drivers.desired(token, version, wait_s)
+        return self._drivers.desired(token)
 
     def driver_version(self, token: str) -> tuple[str, int]:
         """(job, version of what is desired of its driver). Raises Gone, Unauthenticated."""

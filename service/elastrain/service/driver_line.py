@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from elastrain.service import reports
 from elastrain.service.auth import digest
-from elastrain.service.changes import Changes, orders
+from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.errors import Forbidden, Gone, Invalid, Unauthenticated
 from elastrain.service.jobs import Desired, Status
@@ -21,8 +20,6 @@ from elastrain.service.store.rows import AttemptRow, JobRow
 Json = dict[str, Any]
 PROTOCOL = 1
 MAX_FACTS = 5000
-# a waiting call looks into the store this often, for news that another process brought
-LOOK_EVERY_S = 1.0
 
 
 class DriverLine:
@@ -77,19 +74,13 @@ class DriverLine:
             raise gone
         return {"acked_seq": acked, "desired_version": version}
 
-    def desired(self, token: str, version: int, wait_s: float) -> Json:
-        """What the driver is to do, as soon as it differs from `version`, after `wait_s` seconds at most."""
-        until = time.monotonic() + wait_s
-        while True:
-            with self._store.read() as tx:
-                row, attempt = self._speaker(tx, token, lock=False)
-                if (gone := _gone(row.id, attempt.number, row.attempt, attempt.outcome)) is not None:
-                    raise gone
-                seen = self._changes.count(orders(row.id))
-            left_s = until - time.monotonic()
-            if row.desired_version != version or left_s <= 0:
-                return desired_of(row)
-            self._changes.wait(orders(row.id), seen, min(left_s, LOOK_EVERY_S))
+    def desired(self, token: str) -> Json:
+        """What the driver is to do now. Raises Unauthenticated, Gone."""
+        with self._store.read() as tx:
+            row, attempt = self._speaker(tx, token, lock=False)
+        if (gone := _gone(row.id, attempt.number, row.attempt, attempt.outcome)) is not None:
+            raise gone
+        return desired_of(row)
 
     def version(self, token: str) -> tuple[str, int]:
         """(job, version of what is desired): all that a driver asks for as long as nothing changes.

@@ -17,7 +17,6 @@ from elastrain.service.changes import orders
 
 router = APIRouter(prefix="/driver", tags=["driver"], responses=refusals(400, 401, 403, 410, 413, 422))
 
-
 # the store is asked anyway: the watch that would have brought news may itself be cut off from it
 SURE_S = 10.0
 
@@ -61,4 +60,4 @@ async def desired(
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), min(SURE_S, until - time.monotonic()))
-    return Reply(await run_in_threadpool(service.driver_desired, token, version))
+    return Reply(await run_in_threadpool(service.driver_desired, token))
