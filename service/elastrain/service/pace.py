@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 
 from elastrain.service.clock import Clock
 
@@ -56,3 +58,16 @@ class Troubles:
     def over(self, about: str) -> None:
         if self._open.pop(about, None) is not None:
             log.info("%s: well again", about)
+
+
+def repeat(
+    act: Callable[[], object], every_s: float, stop: threading.Event, about: str, troubles: Troubles
+) -> None:
+    """`act` every so often until told to stop. What it raises ends no thread: a database that is away for a
+    minute comes back."""
+    while not stop.wait(every_s):
+        try:
+            act()
+            troubles.over(about)
+        except Exception as error:
+            troubles.begin(about, f"a round failed: {error}")

@@ -14,7 +14,7 @@ from elastrain.service.clock import Clock
 from elastrain.service.commands import not_now
 from elastrain.service.finding import lock
 from elastrain.service.jobs import ENDED
-from elastrain.service.pace import Pace, Troubles
+from elastrain.service.pace import Pace, Troubles, repeat
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, jobs, keys, leftovers
 from elastrain.service.views import JobViews, Json
@@ -62,12 +62,7 @@ class Janitor:
         self._troubles = Troubles()
 
     def run(self, stop: threading.Event) -> None:
-        while not stop.wait(ROUND_S):
-            try:
-                self.round()
-                self._troubles.over("the janitor")
-            except Exception as error:  # the database is away: it comes back
-                self._troubles.begin("the janitor", f"a round failed: {error}")
+        repeat(self.round, ROUND_S, stop, "the janitor", self._troubles)
 
     def round(self) -> None:
         """Everything once. Raises what the store raises."""

@@ -6,14 +6,11 @@ once a second would keep it from the users.
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from elastrain.service.changes import Changes
-from elastrain.service.pace import Troubles
+from elastrain.service.pace import Troubles, repeat
 from elastrain.service.store import Store, attempts
-
-log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 
@@ -24,15 +21,9 @@ class Watch:
     def __init__(self, store: Store, changes: Changes) -> None:
         self._store, self._changes = store, changes
         self._seen: dict[tuple[str, int], attempts.Line] = {}
-        self._troubles = Troubles()
 
     def run(self, stop: threading.Event) -> None:
-        while not stop.wait(LOOK_EVERY_S):
-            try:
-                self.look()
-                self._troubles.over("the watch over orders")
-            except Exception as error:  # a database that is away for a minute must not end the loop
-                self._troubles.begin("the watch over orders", str(error))
+        repeat(self.look, LOOK_EVERY_S, stop, "the watch over orders", Troubles())
 
     def look(self) -> None:
         """Wake whoever waits for orders that changed since the last look. Raises what the store raises."""
