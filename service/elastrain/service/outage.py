@@ -6,12 +6,12 @@ more, for SILENT_S, gets the reason `ray_unreachable`; its next word, or Ray, ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from elastrain.service import points
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
-from elastrain.service.jobs import ACTIVE, Reason, Status
+from elastrain.service.jobs import Reason, Status
 from elastrain.service.store import Store, Tx, feed, jobs
 from elastrain.service.store.rows import JobRow
 
@@ -28,9 +28,9 @@ class Outage:
         self._changes = changes
         self._heard: dict[str, tuple[int, float]] = {}  # job -> (its newest position, since when)
 
-    def round(self, error: str | None, rows: Iterable[JobRow]) -> None:
-        """error: why Ray cannot be reached; None if it can. rows: jobs that have not ended."""
-        active, now = [row for row in rows if row.status in ACTIVE], self._clock.now()
+    def round(self, error: str | None, active: Sequence[JobRow]) -> None:
+        """error: why Ray cannot be reached; None if it can. active: jobs that have a driver, or get one."""
+        now = self._clock.now()
         if error is None:
             self._heard.clear()
             self._write([row for row in active if _says_so(row)], None, now)

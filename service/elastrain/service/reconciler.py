@@ -105,19 +105,19 @@ class Reconciler:
         else:
             self._troubles.begin("Ray", look.error)
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
-            alive, open_attempts = jobs.in_status(tx, ACTIVE), attempts.not_ended(tx)
+            active, open_attempts = jobs.in_status(tx, ACTIVE), attempts.not_ended(tx)
         self._tell_moves(open_attempts, look)
-        self._outage.round(look.error, alive)
-        self._timeouts.enforce(alive)
+        self._outage.round(look.error, active)
+        self._timeouts.enforce(active)
         # a job that is to be cancelled waits for the search for its processes, another one goes on
         waits = {a.job for a in open_attempts if a.has_driver}
-        waits |= {row.id for row in alive if row.status is Status.CANCELLING}.intersection(
+        waits |= {row.id for row in active if row.status is Status.CANCELLING}.intersection(
             a.job for a in open_attempts
         )
-        for row in alive:
-            if row.status in ACTIVE and row.id not in waits:
+        for row in active:
+            if row.id not in waits:
                 self._advance(row.id, None, look)
-        rows = {row.id: row for row in alive}
+        rows = {row.id: row for row in active}
         for attempt in open_attempts:
             if not self._rests(rows.get(attempt.job), attempt, look):
                 self._advance(attempt.job, attempt.number, look)

@@ -45,10 +45,8 @@ class Sweeps:
 
     def sweep(self, attempt: AttemptRow) -> bool:
         """Have Ray begin the search."""
-        number, tag = (
-            max(1, attempt.sweep_no),
-            ids.tag(self._looker.installation, attempt.job, attempt.number),
-        )
+        number = max(1, attempt.sweep_no)
+        tag = ids.tag(self._looker.installation, attempt.job, attempt.number)
         with self._store.write() as tx:
             values = {"sweep_no": number, "sweep_at": self._clock.now()}
             attempts.change(tx, attempt.job, attempt.number, **values)

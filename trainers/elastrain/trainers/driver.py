@@ -44,9 +44,8 @@ log = logging.getLogger(__name__)
 Said = Callable[[Json], None]  # takes a fact, from any thread
 LauncherMaker = Callable[[JobSpec, Said], Launcher]
 
-LAST_FACTS_S = (
-    60.0  # for a service that is away at the end; then the outcome and the spool in storage tell of it
-)
+# for a service that is away at the end; then the outcome and the spool in storage tell of it
+LAST_FACTS_S = 60.0
 STORAGE_PATIENCE_S = 300.0
 STORAGE_AGAIN_S = 2.0
 # at the start, by the kind of trouble: keys may be rotated, a missing bucket is a mistake

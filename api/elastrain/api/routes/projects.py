@@ -7,13 +7,11 @@ from fastapi import APIRouter, Path
 from elastrain.api.asking import Service, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
-from elastrain.api.schemas.projects import NewProject, Project, ProjectChange, ProjectPage, UsagePage
+from elastrain.api.schemas.projects import NAME, NewProject, Project, ProjectChange, ProjectPage, UsagePage
 
 router = APIRouter(tags=["projects"], responses=refusals(401))
 
-ProjectName = Annotated[
-    str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="The project's name.")
-]
+ProjectName = Annotated[str, Path(pattern=NAME, description="The project's name.")]
 
 
 @router.post(

@@ -5,6 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from elastrain.api.schemas.base import AT, example
 
 LIMIT = 2**31 - 1
+NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 
 class Quota(BaseModel):
@@ -29,9 +30,7 @@ class NewProject(ProjectChange):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "vision", "quota": {"workers": 8, "gpus": 4}}]}
     )
-    name: str = Field(
-        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="1 to 63 of a-z, 0-9 and '-'."
-    )
+    name: str = Field(pattern=NAME, description="1 to 63 of a-z, 0-9 and '-'.")
 
 
 PROJECT = {"name": "vision", "weight": 1.0, "quota": {"workers": 8, "gpus": 4}, "created_at": AT}
