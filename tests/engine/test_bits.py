@@ -102,3 +102,11 @@ def test_groups_of_two_leave_together(tmp_path: Path, undisturbed: Run) -> None:
     assert grouped.digests == undisturbed.digests
     assert len(grouped.events("worker.lost")) == 2
     assert len(grouped.of_kind("generation")[1]["workers"]) == 2
+
+
+def test_units_of_two_microbatches_change_who_computes_what_and_no_bit(
+    tmp_path: Path, undisturbed: Run
+) -> None:
+    spec = toy(wire_nodes=4, workers={"min": 1, "max": 4})
+    dealt = run(tmp_path, spec, 3, (5, kill(0)), (17, kill(1)))
+    assert dealt.digests == undisturbed.digests

@@ -49,6 +49,19 @@ def test_every_microbatch_is_computed_by_exactly_one_member(
     assert missing == sorted(missing), "contiguous runs of what is missing, by rank"
 
 
+@given(done_before(), st.sampled_from([1, 2, 4]))
+def test_a_unit_is_computed_by_one_member_alone(
+    case: tuple[int, list[float], list[list[int]]], unit: int
+) -> None:
+    count, seconds, kept = case
+    units = -(-count // unit)
+    done = [[j for u in d if u < units for j in range(u * unit, min((u + 1) * unit, count))] for d in kept]
+    dealt = balance(seconds).deal(count, done, unit)
+    assert sorted(j for share in (*dealt, *done) for j in share) == list(range(count))
+    of = {j: rank for rank, share in enumerate(dealt) for j in share}
+    assert all(of.get(j) == of.get(j - j % unit) for j in range(count))
+
+
 @given(st.integers(1, 8), st.integers(1, 40))
 def test_workers_of_equal_speed_or_none_known_get_nearly_equal_runs(members: int, count: int) -> None:
     for seconds in (0.0, 0.3):

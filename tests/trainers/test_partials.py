@@ -93,6 +93,19 @@ def test_a_backward_that_fails_midway_leaves_no_half_added_sum() -> None:
     assert torch.equal(partial.gradients.parts[Node(0, 4)], expected)
 
 
+def test_what_was_computed_of_a_unit_that_is_not_complete_is_forgotten() -> None:
+    partial = Partial.of(5, SPACE, Filling(SPACE), ceiling=2)
+    for microbatch in (0, 1, 2, 4):
+        give(partial.gradients, microbatch, early=False)
+        partial.rows[microbatch] = [microbatch]
+        partial.buffers.add(microbatch, torch.ones(1, dtype=torch.float64))
+    partial.keep_whole(2)
+    assert set(partial.rows) == {0, 1, 4}
+    assert set(partial.gradients.parts) == {Node(0, 2), Node(4, 2)} == set(partial.buffers.parts)
+    give(partial.gradients, 3, early=False)  # another one's, say: it has the place to itself
+    assert torch.equal(partial.gradients.parts[Node(3, 1)], vector(3))
+
+
 def test_a_parameter_that_no_microbatch_used_counts_as_zero() -> None:
     sums = GradientSums(SPACE, Filling(SPACE), 1)
     addend = sums.open(0, early=True, passed_on=None)

@@ -43,6 +43,7 @@ def test_what_is_left_out_gets_the_default_of_the_contract() -> None:
         "schedule": {"warmup_steps": 0, "decay": "constant", "min_lr": 0.0},
         "clip_norm": None,
         "compression": "none",
+        "wire_nodes": None,
         "precision": "fp32",
         "batch": {"size": 256, "microbatch": 32},
         "epochs": 5,
@@ -139,6 +140,15 @@ def test_scaling_keeps_what_is_not_named() -> None:
     assert spec_digest(scaled) == spec_digest(job)
 
 
+def test_the_parts_of_a_sum_limit_the_workers_for_the_jobs_life() -> None:
+    job = spec(workers={"min": 1, "max": 3}, wire_nodes=4)
+    assert amended(job, {"workers": {"max": 4}}).wire_nodes == 4
+    with pytest.raises(SpecError, match=r"5 workers are more than the 4 parts.*allowed: 1 to 4 workers"):
+        amended(job, {"workers": {"max": 5}})
+    with pytest.raises(SpecError, match="9 is more than the 8 microbatches of a step"):
+        spec(wire_nodes=9)
+
+
 def test_groups_scale_in_whole_groups() -> None:
     job = spec(workers={"min": 2, "max": 4, "per_group": 2})
     with pytest.raises(SpecError, match="allowed: 2 to 8 workers in steps of 2"):
@@ -176,6 +186,7 @@ def test_the_digest_follows_what_decides_the_result_and_nothing_else() -> None:
         {"non_finite": {"policy": "fail"}},
         {"schedule": {"decay": "linear"}},
         {"code": "0" * 64},
+        {"wire_nodes": 4},
     ]
     assert {spec_digest(spec(**changes)) for changes in same} == {yardstick}
     assert len({spec_digest(spec(**changes)) for changes in other} | {yardstick}) == len(other) + 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.tree import Climber, Node, climb, cover, root, root_node
+from elastrain.trainers.tree import Climber, Node, climb, complete_units, cover, root, root_node, unit_size
 
 floats = st.floats(-1e30, 1e30)
 
@@ -135,3 +135,36 @@ def test_a_subtree_that_the_step_does_not_have_is_refused(node: Node) -> None:
 def test_a_step_without_microbatches_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one microbatch"):
         cover([], 0)
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_units_are_as_large_as_can_be_with_one_for_each_part(count: int, parts: int) -> None:
+    unit = unit_size(count, parts)
+    assert unit & (unit - 1) == 0
+    assert -(-count // unit) >= min(parts, count)
+    assert 2 * unit > root_node(count).size or -(-count // (2 * unit)) < parts
+
+
+@given(dealt(), st.sampled_from([1, 2, 4, 8]))
+def test_sums_that_stop_at_a_ceiling_give_the_same_bits_in_the_end(
+    case: tuple[list[float], list[int]], ceiling: int
+) -> None:
+    values, held_by = case
+    count = len(values)
+    parts: dict[Node, float] = {}
+    for holder in set(held_by):
+        held = [j for j in range(count) if held_by[j] == holder]
+        climber: Climber[float] = Climber(count, ceiling=ceiling)
+        for j in held:
+            climber.add(j, values[j])
+        assert cover(held, count, ceiling) == sorted(climber.parts)
+        assert all(node.size <= ceiling for node in climber.parts)
+        parts |= climber.parts
+    assert bits(root(parts, count)) == bits(by_hand(values))
+
+
+def test_only_units_that_are_held_whole_are_complete() -> None:
+    assert complete_units([0, 1, 2, 5, 6], 7, 2) == [0, 1, 6], "the last one is short"
+    assert complete_units([0, 2, 3], 4, 1) == [0, 2, 3]
+    assert complete_units([0, 1, 2], 3, 4) == [0, 1, 2]
+    assert complete_units([0, 1], 3, 4) == []

@@ -138,23 +138,29 @@ class Balance:
 
     def __init__(self, workers: Sequence[str], pace: Pace) -> None:
         self.workers, self.pace = list(workers), pace
-        self.shares: dict[int, list[int]] = {}  # microbatches of a step -> how many each rank computes
+        self.shares: dict[int, list[int]] = {}  # units of a step -> how many each rank computes
 
     def observe(self, record: Json) -> None:
         self.pace.observe(record)
 
-    def deal(self, count: int, done: Sequence[Sequence[int]] | None = None) -> list[list[int]]:
-        """Which of `count` microbatches each rank computes: what nobody has done yet, in contiguous runs.
+    def deal(
+        self, count: int, done: Sequence[Sequence[int]] | None = None, unit: int = 1
+    ) -> list[list[int]]:
+        """Which of `count` microbatches each rank computes: what nobody has done yet, in contiguous runs of
+        whole units.
 
-        done[r]: microbatches whose gradients rank r keeps from a generation that broke.
+        done[r]: microbatches whose gradients rank r keeps from a generation that broke, in whole units.
+        unit: microbatches of a unit, which one rank computes alone; the last one may have fewer.
         """
         kept = {j for d in done or () for j in d}
-        missing = [j for j in range(count) if j not in kept]
+        units = [range(j, min(j + unit, count)) for j in range(0, count, unit)]
+        missing = [u for u in units if u.start not in kept]
         paces = self.pace.of(self.workers)
-        shares = share_out([p.seconds for p in paces], len(missing)) if kept else self._usual(count, paces)
+        seconds = [p.seconds for p in paces]
+        shares = share_out(seconds, len(missing)) if kept else self._usual(len(units), paces)
         dealt, at = [], 0
         for share in shares:
-            dealt.append(missing[at : at + share])
+            dealt.append([j for u in missing[at : at + share] for j in u])
             at += share
         return dealt
 

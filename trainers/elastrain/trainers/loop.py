@@ -23,7 +23,7 @@ from elastrain.trainers.judge import judge
 from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.parking import parking
-from elastrain.trainers.partials import Partial, PassedOn
+from elastrain.trainers.partials import PassedOn
 from elastrain.trainers.reduction import Reduction
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
@@ -155,7 +155,7 @@ class Trainer:
         over = opening.hold or self.replica.step >= self.replica.plan.total_steps
         if over or opening.workers[rank] not in opening.whole:
             return False
-        left = [j for j in self._todo(generation)[rank] if j not in self._partial().rows]
+        left = [j for j in self._todo(generation)[rank] if j not in self.replica.at_hand().rows]
         try:
             self._compute(generation, left[:1])
             return bool(left)
@@ -168,7 +168,7 @@ class Trainer:
         """Gradients, reduce, commit, update, gather."""
         replica, todo = self.replica, self._todo(generation)
         has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
-        rows, rank = self._partial().rows, generation.group.rank
+        rows, rank = replica.at_hand().rows, generation.group.rank
         reduction = Reduction(replica, generation.group, generation.ownership, has)
         self._compute(generation, [j for j in has[rank] if j not in rows], reduction.passed_on)
         reduction.finish()
@@ -187,16 +187,7 @@ class Trainer:
 
     def _todo(self, generation: Generation) -> list[list[int]]:
         """The microbatches of this step that each rank has to compute."""
-        return generation.balance.deal(self.replica.plan.count(self.replica.step), generation.done)
-
-    def _partial(self) -> Partial:
-        """What there is of this step already."""
-        replica = self.replica
-        if replica.partial is None:
-            replica.partial = Partial.of(
-                replica.plan.count(replica.step), replica.model.space, replica.filling
-            )
-        return replica.partial
+        return generation.balance.deal(self.replica.count, generation.done, self.replica.unit)
 
     def _compute(
         self, generation: Generation, microbatches: list[int], passed_on: PassedOn | None = None

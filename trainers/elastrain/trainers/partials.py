@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elastrain.trainers.chunks import Filling, FlatSpace, Piece
 from elastrain.trainers.memory import blank
-from elastrain.trainers.tree import Climber, Node, ascent
+from elastrain.trainers.tree import Climber, Node, ascent, complete_units
 
 PassedOn = Callable[[int], None]  # is told the position of each bucket whose sums are final
 
@@ -23,8 +23,11 @@ class GradientSums:
     """Gradients as partial sums by subtree; vectors (size,) f32. They survive a broken generation, so what
     was received from others is never added into them."""
 
-    def __init__(self, space: FlatSpace, filling: Filling, count: int) -> None:
-        self.space, self.filling, self.count = space, filling, count
+    def __init__(
+        self, space: FlatSpace, filling: Filling, count: int, ceiling: int | None = None
+    ) -> None:
+        """ceiling: leaves of the subtrees above which nothing is added up here; None: up to the root."""
+        self.space, self.filling, self.count, self.ceiling = space, filling, count, ceiling
         self.parts: dict[Node, Tensor] = {}
         self._open: Addend | None = None
 
@@ -51,7 +54,7 @@ class Addend:
 
     def __init__(self, sums: GradientSums, microbatch: int, early: bool, passed_on: PassedOn | None) -> None:
         self.sums, self.early, self.passed_on = sums, early, passed_on
-        self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count)
+        self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count, sums.ceiling)
         self.vector = blank(sums.space.size, torch.float32)
         at = 0
         for piece in sums.space.pieces:  # the gaps between parameters
@@ -130,8 +133,17 @@ class Partial:
     others: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, count: int, space: FlatSpace, filling: Filling) -> Partial:
-        return cls(count, GradientSums(space, filling, count), Climber(count, inplace=True))
+    def of(cls, count: int, space: FlatSpace, filling: Filling, ceiling: int | None = None) -> Partial:
+        sums = GradientSums(space, filling, count, ceiling)
+        return cls(count, sums, Climber(count, inplace=True, ceiling=ceiling))
+
+    def keep_whole(self, unit: int) -> None:
+        """Forget what is in a unit that is not complete: another worker may compute all of it next."""
+        kept = complete_units(self.rows, self.count, unit)
+        lost = [j for j in self.rows if j not in kept]
+        self.forget(lost)
+        for node in [n for n in self.gradients.parts if n.start in lost]:
+            del self.gradients.parts[node]
 
     def forget(self, microbatches: list[int]) -> None:
         """Their gradients are lost: they have to be computed again."""

@@ -37,7 +37,7 @@ class Reduction:
         self.replica, self.group, self.ownership = replica, group, ownership
         self.partial: Partial = replica.partial
         self.rank, self.world = group.rank, group.world
-        self.covers = [cover(h, self.partial.count) for h in has]
+        self.covers = [cover(h, self.partial.count, self.partial.gradients.ceiling) for h in has]
         self.buckets = ownership.space.buckets()
         self.norms: list[float] = []  # squared, per owned block
         self._wide = blank(ownership.space.block, torch.float64)

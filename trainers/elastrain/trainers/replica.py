@@ -20,6 +20,7 @@ from elastrain.trainers.samples import seed_everything
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.task import Task
+from elastrain.trainers.tree import unit_size
 
 
 def make_module(task: Task, seed: int) -> nn.Module:
@@ -107,6 +108,7 @@ class Replica:
         self.eval_plan = EvalPlan(val_size, spec.batch.size, spec.batch.microbatch) if val_size else None
         self.rule = rule(spec.optimizer)
         self.states = ChunkStates(model.space, self.rule)
+        self.unit = unit_size(spec.microbatches, spec.wire_nodes) if spec.wire_nodes else 1  # microbatches
         # A power of two: multiplying with it and dividing by it again changes no bit.
         self.scale = 2.0 ** -(spec.batch.size - 1).bit_length()
         self.cursor: Cursor | None = None  # None: nothing is held
@@ -124,6 +126,17 @@ class Replica:
     def step(self) -> int:
         return self.cursor.step if self.cursor is not None else -1
 
+    @property
+    def count(self) -> int:
+        """Microbatches of the step that comes next."""
+        return self.plan.count(self.step)
+
+    def at_hand(self) -> Partial:
+        """What there is of this step already."""
+        if self.partial is None:
+            self.partial = Partial.of(self.count, self.model.space, self.filling)
+        return self.partial
+
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
         self.states.pieces, self.reduced, self.new_buffers = {}, {}, None
@@ -132,6 +145,8 @@ class Replica:
     def report(self, generation: int, why: str, detail: str = "") -> Report:
         if self.cursor is None:
             return Report(generation, why, -1, detail=detail)  # type: ignore[arg-type]
+        if self.partial is not None:
+            self.partial.keep_whole(self.unit)
         done = tuple(sorted(self.partial.rows)) if self.partial is not None else ()
         return Report(
             generation,

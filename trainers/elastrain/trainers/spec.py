@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from elastrain.trainers.spec_errors import FieldError, SpecError, translate
 from elastrain.trainers.spec_fields import (
@@ -40,7 +40,9 @@ from elastrain.trainers.spec_optimizers import (
     SGDSpec,
 )
 from elastrain.trainers.spec_source import Source as Source
-from elastrain.trainers.spec_support import contradictions, unsupported, worker_range
+from elastrain.trainers.spec_strategies import AllReduce, Strategy
+from elastrain.trainers.spec_support import contradictions, in_wire_nodes, unsupported, worker_range
+from elastrain.trainers.tree import unit_size
 
 __all__ = [
     "AdagradSpec",
@@ -55,43 +57,6 @@ __all__ = [
     "amended",
     "parse_spec",
     "spec_digest",
-]
-
-
-class AllReduce(Section):
-    """Gradients are summed over all workers in each step."""
-
-    name: Literal["all_reduce"] = Field(default="all_reduce", description="Which strategy.")
-
-
-class ParameterServer(Section):
-    """Servers own the parameters; workers push gradients and pull."""
-
-    name: Literal["parameter_server"] = Field(default="parameter_server", description="Which strategy.")
-    staleness: Count | None = Field(default=0, description="Versions a gradient may be behind; null: any.")
-
-
-class LocalSGD(Section):
-    """Workers train by themselves for some steps, then average."""
-
-    name: Literal["local_sgd"] = Field(default="local_sgd", description="Which strategy.")
-    local_steps: Amount = Field(default=1, description="Steps between two averages.")
-    outer: dict[str, Json] = Field(default_factory=dict, description="The outer optimizer.")
-
-
-class Gossip(Section):
-    """Workers average with their neighbours in a graph."""
-
-    name: Literal["gossip"] = Field(default="gossip", description="Which strategy.")
-    graph: Literal["ring", "torus", "exponential"] = Field(default="ring", description="Who talks to whom.")
-
-
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-Strategy = Annotated[
-    AllReduce | ParameterServer | LocalSGD | Gossip, Field(discriminator="name"), BeforeValidator(_named)
 ]
 
 
@@ -185,6 +150,11 @@ class JobSpec(Section):
     compression: Literal["none", "bf16", "fp16", "int8", "topk", "powersgd"] = Field(
         default="none", description="How gradients are compressed on the wire."
     )
+    wire_nodes: Amount | None = Field(
+        default=None,
+        description="Into how many parts the sum of a step is cut, each computed by one worker; kept for the "
+        "job's life, filled in at the submit where it decides the result.",
+    )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="What the model computes in.")
     batch: Batch = Field(default_factory=Batch, description="Samples per step.")
     epochs: Amount | None = Field(default=None, description="Passes over the data; or give steps.")
@@ -234,7 +204,15 @@ def parse_spec(data: Mapping[str, Any]) -> JobSpec:
     faults = contradictions(spec) + unsupported(spec)
     if faults:
         raise SpecError([fault.error for fault in faults])
-    return spec
+    return _completed(spec)
+
+
+def _completed(spec: JobSpec) -> JobSpec:
+    """With what follows from workers.max as it is now, and stays when that is changed later."""
+    if spec.wire_nodes is not None or not in_wire_nodes(spec):
+        return spec
+    unit = unit_size(spec.microbatches, spec.workers.max)
+    return spec.model_copy(update={"wire_nodes": -(-spec.microbatches // unit)})
 
 
 def amended(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
@@ -258,6 +236,7 @@ def spec_digest(spec: JobSpec) -> str:
     dumped = spec.model_dump(mode="json")
     kept = {field: dumped[field] for field in _DECIDES_THE_RESULT}
     kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
+    kept |= {"wire_nodes": spec.wire_nodes} if spec.wire_nodes else {}
     kept["resources"] = {field: dumped["resources"][field] for field in ("cpu", "gpu")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

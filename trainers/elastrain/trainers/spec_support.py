@@ -43,6 +43,11 @@ def unsupported(spec: "JobSpec") -> list[Fault]:
     return faults
 
 
+def in_wire_nodes(spec: "JobSpec") -> bool:
+    """Is the sum of a step cut into parts whose number decides the result?"""
+    return spec.compression != "none"
+
+
 def worker_range(error: FieldError, spec: "JobSpec") -> FieldError:
     """The error, with the allowed range where it is about the number of workers."""
     if error["pointer"] not in ("/workers", "/workers/min", "/workers/max"):
@@ -52,9 +57,12 @@ def worker_range(error: FieldError, spec: "JobSpec") -> FieldError:
 
 def _allowed(spec: "JobSpec") -> str:
     per_group = spec.workers.per_group
-    most = spec.microbatches // per_group * per_group
+    most = min(spec.microbatches, spec.wire_nodes or spec.microbatches)
     step = f" in steps of {per_group}" if per_group > 1 else ""
-    return f"{per_group} to {most} workers{step}, as batch.size / batch.microbatch is {spec.microbatches}"
+    why = f"batch.size / batch.microbatch is {spec.microbatches}"
+    if most < spec.microbatches:
+        why = f"the job's sums are cut into {most} parts (wire_nodes) since it was submitted"
+    return f"{per_group} to {most // per_group * per_group} workers{step}, as {why}"
 
 
 def _is(wanted: object) -> Callable[[Any], bool]:
@@ -118,7 +126,24 @@ def _workers(spec: "JobSpec") -> list[Fault]:
             f"(allowed: {_allowed(spec)}); a smaller batch.microbatch allows more"
         )
         faults.append(_fault("/workers/max", detail, "workers", "batch"))
-    return faults
+    return faults or _wire_nodes(spec)
+
+
+def _wire_nodes(spec: "JobSpec") -> list[Fault]:
+    """The job's sums are cut into as many parts as its worker limit was at the submit."""
+    nodes, most = spec.wire_nodes, spec.workers.max
+    if nodes is None or spec.batch.size % spec.batch.microbatch:
+        return []
+    if nodes > spec.microbatches:
+        detail = f"{nodes} is more than the {spec.microbatches} microbatches of a step: use at most that"
+        return [_fault("/wire_nodes", detail, "wire_nodes", "batch")]
+    if most > nodes:
+        detail = (
+            f"{most} workers are more than the {nodes} parts of a step's sum, one for each "
+            f"(allowed: {_allowed(spec)}); for more submit another job"
+        )
+        return [_fault("/workers/max", detail, "workers", "wire_nodes")]
+    return []
 
 
 def _schedule(spec: "JobSpec") -> list[Fault]:

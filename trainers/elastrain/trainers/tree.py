@@ -46,12 +46,35 @@ def root_node(count: int) -> Node:
     return Node(0, 1 << (count - 1).bit_length())
 
 
-def cover(held: Iterable[int], count: int) -> list[Node]:
-    """The maximal complete subtrees over the leaves `held`, from left to right.
+def unit_size(count: int, parts: int) -> int:
+    """Leaves of the largest subtrees of which a step of `count` microbatches has at least `parts`; 1 where
+    there are fewer microbatches than parts."""
+    unit = root_node(count).size
+    while unit > 1 and -(-count // unit) < parts:
+        unit //= 2
+    return unit
+
+
+def complete_units(held: Iterable[int], count: int, unit: int) -> list[int]:
+    """Of the leaves `held` those that lie in subtrees of `unit` leaves which are held whole, in order."""
+    have = set(held)
+    return [leaf for leaf in sorted(have) if have.issuperset(unit_of(leaf, unit).leaves(count))]
+
+
+def unit_of(leaf: int, unit: int) -> Node:
+    """The subtree of `unit` leaves in which a leaf lies."""
+    return Node(leaf - leaf % unit, unit)
+
+
+def cover(held: Iterable[int], count: int, ceiling: int | None = None) -> list[Node]:
+    """The maximal complete subtrees over the leaves `held`, from left to right; of at most `ceiling` leaves.
 
     A subtree is complete if all its present leaves are held. Raises ValueError for a leaf outside 0..count-1.
     """
-    return sorted(climb({Node(leaf, 1): _Nothing() for leaf in set(held)}, count))
+    climber: Climber[_Nothing] = Climber(count, ceiling=ceiling)
+    for leaf in sorted(set(held)):
+        climber.add(leaf, _Nothing())
+    return sorted(climber.parts)
 
 
 def climb(
@@ -82,11 +105,13 @@ def root(
     return top[whole]
 
 
-def ascent(node: Node, held: Container[Node], count: int) -> tuple[list[Node], Node]:
+def ascent(
+    node: Node, held: Container[Node], count: int, ceiling: int | None = None
+) -> tuple[list[Node], Node]:
     """The way up of a value at `node`: the siblings that it meets, in the order in which they are added, and
-    the subtree whose sum it is then."""
+    the subtree whose sum it is then. It ends at subtrees of `ceiling` leaves."""
     meets, whole = [], root_node(count)
-    while node != whole:
+    while node != whole and node.size != ceiling:
         sibling = node.sibling
         if sibling.start < count:
             if sibling not in held:
@@ -100,11 +125,19 @@ class Climber(Generic[T]):
     """Adds values as they come, each as soon as its sibling is there.
 
     For a contiguous run of leaves added in order it holds at most 1 + log2(run) values on the way up.
-    `parts` are the maximal subtrees so far, the same as `climb` over the same leaves.
+    `parts` are the maximal subtrees so far, the same as `climb` over the same leaves; with a ceiling none of
+    them has more than so many leaves.
     """
 
-    def __init__(self, count: int, *, inplace: bool = False, add: Callable[[T, T], T] | None = None) -> None:
-        self.count = count
+    def __init__(
+        self,
+        count: int,
+        *,
+        inplace: bool = False,
+        add: Callable[[T, T], T] | None = None,
+        ceiling: int | None = None,
+    ) -> None:
+        self.count, self.ceiling = count, ceiling
         self.parts: dict[Node, T] = {}
         self._root = root_node(count)
         self._add: Callable[[Any, Any], Any] = add or (operator.iadd if inplace else operator.add)
@@ -121,7 +154,7 @@ class Climber(Generic[T]):
         for held in self.parts:
             if held.start < node.start + node.size and node.start < held.start + held.size:
                 raise ValueError(f"{node} overlaps {held}, which is already summed")
-        meets, top = ascent(node, self.parts, self.count)
+        meets, top = ascent(node, self.parts, self.count, self.ceiling)
         for sibling in meets:
             other = self.parts.pop(sibling)
             value = self._sum(other, value) if sibling.is_left else self._sum(value, other)
