@@ -4,8 +4,8 @@ import torch
 
 from elastrain.trainers.chunks import FlatSpace
 from elastrain.trainers.optimizers import rule
-from elastrain.trainers.replica import ChunkStates
 from elastrain.trainers.spec import SGDSpec
+from elastrain.trainers.states import ChunkStates, Slot
 
 SPACE = FlatSpace((), 10 * 64, 64)
 
@@ -57,3 +57,18 @@ def test_neighbours_in_memory_become_one_chunk_without_a_copy() -> None:
     held.relayout([(0, 10)])  # the other worker is gone
     assert held.pieces[0, 10]["momentum_buffer"].data_ptr() == before
     assert memory(held) == 640 * 4
+
+
+def test_values_that_several_elements_share_are_cut_with_their_chunks() -> None:
+    more = [Slot("codes", torch.int8), Slot("scales", per=64)]
+    held = ChunkStates(SPACE, rule(SGDSpec(name="sgd", lr=0.1)), more)
+    fresh = held.fresh((0, 10))
+    assert {name: (t.dtype, t.numel()) for name, t in fresh.items()} == {
+        "codes": (torch.int8, 640),
+        "scales": (torch.float32, 10),
+    }
+    held.put((0, 10), {"codes": torch.arange(640).to(torch.int8), "scales": torch.arange(10.0)})
+    held.relayout([(1, 3), (8, 10)])
+    assert held.pieces[1, 3]["scales"].tolist() == [1.0, 2.0]
+    assert torch.equal(held.pieces[8, 10]["codes"], torch.arange(512, 640).to(torch.int8))
+    assert memory(held) == 4 * 64 + 4 * 4

@@ -26,6 +26,7 @@ from elastrain.trainers.flat import params_digest, tensor_bytes
 from elastrain.trainers.messages import Json, Range
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.states import Slot
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
 
 UPLOAD_TRIES = 4
@@ -42,9 +43,10 @@ class Snapshot:
     rank: int
     world: int
     cursor: Json
-    chunks: dict[Range, dict[str, Tensor]]  # owned chunk -> {"param", slots...}, (elements,) f32
+    chunks: dict[Range, dict[str, Tensor]]  # owned chunk -> {"param": (elements,) f32, slots...}
     ranges: list[tuple[str, int, int]]  # parameter ranges of the part, in order
-    state: dict[str, list[Tensor]]  # slot -> the values of each range, f32
+    state: dict[str, list[Tensor]]  # slot -> the values of each range
+    slots: dict[str, Slot]
     block: int  # elements
     model: dict[str, Tensor] | None  # rank 0: every parameter and buffer by name
     parameters: list[str]  # rank 0: the names that are parameters
@@ -68,7 +70,7 @@ class Snapshots:
             why = f"the one before it is not uploaded after {ROOM_S:.0f} s"
             self.session.send("part_failed", **whose, why=why)
             return
-        space, slots = replica.model.space, replica.rule.slots
+        space, slots = replica.model.space, replica.states.slots
         # rank 0 uploads the whole model: its own chunks are a part of the same copy
         params = replica.model.params.clone() if rank == 0 else replica.model.params
         chunks: dict[Range, dict[str, Tensor]] = {}
@@ -83,8 +85,8 @@ class Snapshots:
             for piece, a, b in space.pieces_in(chunk):
                 ranges.append((piece.name, a, b))
                 at = piece.start - window.start
-                for slot in slots:
-                    pieces[slot].append(chunks[chunk][slot][at + a : at + b])
+                for name, slot in slots.items():
+                    pieces[name].append(chunks[chunk][name][slot.window(at + a, at + b)])
         model = None
         if rank == 0:
             model = dict(replica.model.values(params))
@@ -99,6 +101,7 @@ class Snapshots:
                 chunks,
                 ranges,
                 {s: p for s, p in pieces.items() if p},
+                slots,
                 space.block,
                 model,
                 [n for n, _ in replica.model.values()],
@@ -189,13 +192,14 @@ class Snapshots:
 
 def _digests(snapshot: Snapshot) -> list[tuple[int, str]]:
     """(block, digest over its parameters and optimizer state), for every block of the owned chunks."""
-    result = []
+    result, slots = [], {"param": Slot("param"), **snapshot.slots}
     for (first, last), tensors in snapshot.chunks.items():
         for block in range(first, last):
-            window = slice((block - first) * snapshot.block, (block - first + 1) * snapshot.block)
+            start = (block - first) * snapshot.block
             digest = hashlib.sha256()
             for name in sorted(tensors):
                 digest.update(name.encode())
+                window = slots[name].window(start, start + snapshot.block)
                 digest.update(tensor_bytes(tensors[name][window]))
             result.append((block, digest.hexdigest()[:32]))
     return result

@@ -70,7 +70,11 @@ def _digest(replica: Replica, chunk: Range) -> str:
 
 
 def _sum(values: Tensor) -> int:
-    """(elements,) f32, an even number of them, as 64-bit integers; sums wrap around."""
+    """Their bytes, a multiple of four, as integers of 64 bits or else of 32; sums wrap around."""
+    if values.numel() * values.element_size() % 8:
+        return int(values.view(torch.int32).sum())
+    if values.storage_offset() * values.element_size() % 8:
+        values = values.clone()  # cut out of a larger one at an odd place
     return int(values.view(torch.int64).sum())
 
 

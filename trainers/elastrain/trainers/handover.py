@@ -19,6 +19,7 @@ from elastrain.trainers.cursor import Cursor, advance
 from elastrain.trainers.messages import Range
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.replica import Replica
+from elastrain.trainers.states import Slot
 from elastrain.trainers.step import Exchange
 from elastrain.trainers.transfers import Transfer, plan
 
@@ -72,29 +73,31 @@ def _move_chunks(
     lie to where they stay. What arrived is held only when all of it is here."""
     space, states = replica.model.space, replica.states
     sent, come = _by_peer(transfers, group)
-    sizes = [sum(space.length(t.blocks) for t in peer) for peer in come]
+    kinds = [Slot("param"), *states.slots.values()]
 
-    def start(row: Callable[[Range], Tensor]) -> Arrival:
+    def start(kind: Slot, row: Callable[[Range], Tensor]) -> Arrival:
         sends = [joined([row(t.blocks) for t in peer]) if peer else None for peer in sent]
-        return group.start_exchange(sends, sizes, torch.float32)
+        sizes = [sum(kind.entries(space.length(t.blocks)) for t in peer) for peer in come]
+        return group.start_exchange(sends, sizes, kind.dtype)
 
     def of(slot: str) -> Callable[[Range], Tensor]:
         return lambda blocks: states.read(blocks)[slot]
 
-    under_way = [start(lambda blocks: replica.model.params[space.elements(blocks)])]
-    under_way += [start(of(slot)) for slot in replica.rule.slots]
+    under_way = [start(kinds[0], lambda blocks: replica.model.params[space.elements(blocks)])]
+    under_way += [start(kind, of(kind.name)) for kind in kinds[1:]]
     while not all(arrival.ready() for arrival in under_way) and meanwhile():
         pass
     params, *slots = [arrival() for arrival in under_way]
     for source, peer in enumerate(come):
         at = 0
         for transfer in peer:
-            here = slice(at, at + space.length(transfer.blocks))
-            replica.model.params[space.elements(transfer.blocks)] = params[source][here]
-            state = {s: slot[source][here] for s, slot in zip(replica.rule.slots, slots, strict=True)}
+            end = at + space.length(transfer.blocks)
+            replica.model.params[space.elements(transfer.blocks)] = params[source][at:end]
+            arrived = {k.name: came[source] for k, came in zip(kinds[1:], slots, strict=True)}
+            state = {name: arrived[name][slot.window(at, end)] for name, slot in states.slots.items()}
             states.put(transfer.blocks, state)
             replica.layout = 0
-            at = here.stop
+            at = end
 
 
 def _by_peer(transfers: list[Transfer], group: Group) -> tuple[list[list[Transfer]], list[list[Transfer]]]:

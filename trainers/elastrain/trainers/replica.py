@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import Filling, FlatSpace, Ownership, intersect, subtract
-from elastrain.trainers.collectives import joined
+from elastrain.trainers.chunks import Filling, Ownership
 from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import EvalPlan, Plan
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.messages import Json, Range, Report
-from elastrain.trainers.optimizers import Rule, rule
+from elastrain.trainers.optimizers import rule
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.samples import seed_everything
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.states import ChunkStates
 from elastrain.trainers.task import Task
 from elastrain.trainers.tree import unit_size
 
@@ -32,63 +29,6 @@ def make_module(task: Task, seed: int) -> nn.Module:
             f"{type(task).__name__}.model must return a torch nn.Module, got {type(model).__name__}"
         )
     return model
-
-
-class ChunkStates:
-    """Optimizer state by block range: slot -> (elements,) f32."""
-
-    def __init__(self, space: FlatSpace, rule: Rule) -> None:
-        self.space, self.rule = space, rule
-        self.pieces: dict[Range, dict[str, Tensor]] = {}
-
-    def fresh(self, blocks: Range) -> dict[str, Tensor]:
-        window = self.space.elements(blocks)
-        like = torch.empty(window.stop - window.start)
-        return {slot: self.rule.init(slot, like) for slot in self.rule.slots}
-
-    def put(self, blocks: Range, state: dict[str, Tensor]) -> None:
-        self.pieces[blocks] = state
-
-    def ranges(self) -> list[Range]:
-        return sorted(self.pieces)
-
-    def read(self, blocks: Range) -> dict[str, Tensor]:
-        """The state of any range that is held, put together from pieces. Raises KeyError for a gap."""
-        if blocks in self.pieces:
-            return self.pieces[blocks]
-        found: dict[Range, dict[str, Tensor]] = {}
-        for piece in [p for p in self.ranges() if intersect(p, blocks)]:
-            for part in [p for p in subtract(blocks, list(found)) if intersect(piece, p)]:
-                common = intersect(piece, part)
-                if common is not None:
-                    found[common] = self._cut(piece, common)
-        if subtract(blocks, list(found)):
-            raise KeyError(f"blocks {subtract(blocks, list(found))} of {blocks} are not held here")
-        ordered = [found[r] for r in sorted(found)]
-        return {s: joined([o[s] for o in ordered]) for s in self.rule.slots}
-
-    def _cut(self, piece: Range, common: Range) -> dict[str, Tensor]:
-        origin = self.space.elements(piece).start
-        window = self.space.elements(common)
-        state = self.pieces[piece]
-        return {s: state[s][window.start - origin : window.stop - origin] for s in self.rule.slots}
-
-    def relayout(self, chunks: Sequence[Range]) -> None:
-        """Keep exactly these chunks; what else is held is dropped. Memory that is kept whole is cut without a
-        copy; of what is kept in part a copy is made, so that the rest becomes free."""
-        used: Counter[int] = Counter()  # bytes that stay, by storage
-        for piece, state in self.pieces.items():
-            stays = sum(self.space.length(c) for c in (intersect(piece, chunk) for chunk in chunks) if c)
-            for value in state.values():
-                used[value.untyped_storage().data_ptr()] += stays * value.element_size()
-
-        def own(value: Tensor) -> Tensor:
-            storage = value.untyped_storage()
-            return (
-                value if used.get(storage.data_ptr(), storage.nbytes()) >= storage.nbytes() else value.clone()
-            )
-
-        self.pieces = {c: {s: own(t) for s, t in self.read(c).items()} for c in chunks}
 
 
 class Replica:
@@ -202,7 +142,7 @@ class Replica:
             self.rule.update(
                 self.model.params[window],
                 gradient[part].mul_(factor),
-                {s: t[part] for s, t in state.items()},
+                {s: state[s][part] for s in self.rule.slots},
                 count,
                 rate,
                 decay,

@@ -97,7 +97,7 @@ def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> No
         why = f"there is no {', '.join(replica.rule.slots)} in it: it was saved by another kind of optimizer"
         raise BadCheckpoint(files.manifest["step"], "manifest.json", why)
     for part in files.manifest["parts"]:
-        if replica.rule.slots:
+        if replica.states.slots:
             state = files.read(part["file"])
             if missing := [slot for slot in replica.rule.slots if slot not in state]:
                 why = f"it has no {', '.join(missing)}: it was saved by another kind of optimizer"
@@ -125,20 +125,23 @@ def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None
 
 
 def _take_state(replica: Replica, ranges: list[tuple[str, int, int]], state: dict[str, Tensor]) -> None:
-    """Copy every range of a part into the chunks that it overlaps."""
-    space = replica.model.space
+    """Copy every range of a part into the chunks that it overlaps. What no slot of ours is called is another
+    job's, and left; a slot of ours that is not in it stays as it begins."""
+    space, slots = replica.model.space, replica.states.slots
     starts = {p.name: p.start for p in space.pieces}
-    at = 0
+    known = {name: slot for name, slot in slots.items() if name in state}
+    at = dict.fromkeys(known, 0)
     for name, a, b in ranges:
         first = starts[name] + a
         for blocks, held in replica.states.pieces.items():
             window = space.elements(blocks)
             lo, hi = max(first, window.start), min(first + b - a, window.stop)
             if lo < hi:
-                for slot in replica.rule.slots:
-                    held[slot][lo - window.start : hi - window.start] = state[slot][
-                        at + lo - first : at + hi - first
-                    ]
-        at += b - a
-    if any(t.numel() != at for t in state.values()):
+                for slot, kind in known.items():
+                    there = kind.window(lo - first, hi - first)
+                    values = state[slot][at[slot] + there.start : at[slot] + there.stop]
+                    held[slot][kind.window(lo - window.start, hi - window.start)] = values
+        for slot, kind in known.items():
+            at[slot] += kind.entries(b - a)
+    if any(state[slot].numel() != end for slot, end in at.items()):
         raise AssertionError(f"a part of {[t.numel() for t in state.values()]} elements describes {at}")
