@@ -143,9 +143,7 @@ class Balance:
     def observe(self, record: Json) -> None:
         self.pace.observe(record)
 
-    def deal(
-        self, count: int, done: Sequence[Sequence[int]] | None = None, unit: int = 1
-    ) -> list[list[int]]:
+    def deal(self, count: int, done: Sequence[Sequence[int]] | None = None, unit: int = 1) -> list[list[int]]:
         """Which of `count` microbatches each rank computes: what nobody has done yet, in contiguous runs of
         whole units.
 

@@ -23,9 +23,7 @@ class GradientSums:
     """Gradients as partial sums by subtree; vectors (size,) f32. They survive a broken generation, so what
     was received from others is never added into them."""
 
-    def __init__(
-        self, space: FlatSpace, filling: Filling, count: int, ceiling: int | None = None
-    ) -> None:
+    def __init__(self, space: FlatSpace, filling: Filling, count: int, ceiling: int | None = None) -> None:
         """ceiling: leaves of the subtrees above which nothing is added up here; None: up to the root."""
         self.space, self.filling, self.count, self.ceiling = space, filling, count, ceiling
         self.parts: dict[Node, Tensor] = {}
