@@ -10,6 +10,7 @@ import uvicorn
 from elastrain.api.app import create_app
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
+from elastrain.service.errors import Unavailable
 from elastrain.service.settings import Settings, SettingsError
 
 # how long a thread may compute before another one gets its turn; Python's own 5 ms are felt in every request
@@ -46,6 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
+    except Unavailable as error:
+        print(f"Error: {error.detail} (ELASTRAIN_DATABASE_URL)", file=sys.stderr)
+        return 1
     # uvicorn hands the signal on when it has ended, and by default that ends us before the service is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))

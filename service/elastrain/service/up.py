@@ -28,6 +28,7 @@ from typing import Protocol
 
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
+from elastrain.service.errors import Unavailable
 from elastrain.service.settings import Settings, SettingsError
 from elastrain.service.up_home import Home, HomeTaken
 from elastrain.service.up_ports import LOOPBACK, PortTaken, choose_service_port, listen
@@ -76,7 +77,7 @@ def up(home_path: Path, serve: Serve, wishes: Wishes, say: Say) -> int:
     except (HomeTaken, PortTaken) as error:
         say(str(error))
         return CONFLICT
-    except (SettingsError, StorageError) as error:
+    except (SettingsError, StorageError, Unavailable) as error:
         say(str(error))
         return FAILED
     except PermissionError as error:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from elastrain.client.errors import FixRequest, Unreachable
 from elastrain.client.home import home
 
 
@@ -50,4 +51,21 @@ def demo(
     return play(file)
 
 
-COMMANDS = (up, down, demo)
+def migrate() -> int:
+    """Bring the service's database (ELASTRAIN_DATABASE_URL) to this version. Safe to run anywhere, any time."""
+    from elastrain.service.errors import Unavailable
+    from elastrain.service.migrations import migrate as run
+    from elastrain.service.settings import Settings, SettingsError
+
+    try:
+        found, newest = run(Settings.from_env().database_url)
+    except SettingsError as error:
+        raise FixRequest(str(error)) from None
+    except Unavailable as error:
+        raise Unreachable(f"{error.detail}: is ELASTRAIN_DATABASE_URL right?") from None
+    done = "was there already" if found == newest else f"migrated from {found or 'an empty database'}"
+    tell(f"database at revision {newest}: {done}")
+    return 0
+
+
+COMMANDS = (up, down, demo, migrate)

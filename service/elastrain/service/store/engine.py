@@ -57,7 +57,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Tx]:
         """A consistent view; nothing that it does is kept. Raises Unavailable."""
-        with _reached(), self._engine.connect() as tx:
+        with reached(), self._engine.connect() as tx:
             yield tx
 
     @contextmanager
@@ -70,7 +70,7 @@ class Store:
         assert not getattr(self._mine, "writes", False), "a writing transaction inside another one"
         self._mine.writes = True
         try:
-            with _reached(), self._turn, self._engine.connect() as tx:
+            with reached(), self._turn, self._engine.connect() as tx:
                 tx = tx.execution_options(elastrain_write=True)
                 with tx.begin():
                     yield tx
@@ -79,7 +79,7 @@ class Store:
 
     def leads(self) -> bool:
         """Whether this process is the one that moves the jobs. Raises Unavailable."""
-        with _reached():
+        with reached():
             return self._leadership.mine()
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Store:
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def reached() -> Iterator[None]:
     """A database that is away, or does not come to it in time, is no fault of whoever asks."""
     try:
         yield

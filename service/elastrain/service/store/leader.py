@@ -26,6 +26,9 @@ NOTICE_A_LOST_HOST = (
 
 
 class Lock(Protocol):
+    concern: int  # how loudly it is said that another process holds it
+    caveat: str
+
     def held(self) -> bool:
         """Whether it is ours now; takes it if nobody has it. Raises what the database raises."""
 
@@ -43,9 +46,10 @@ class Leadership:
     def mine(self) -> bool:
         """Ask again at the start of every round: a session can be lost. Raises what the database raises."""
         now = self._lock.held()
-        if now is not self._was:
-            said = "this process moves the jobs now" if now else "another process moves the jobs: standing by"
-            log.info(said)
+        if now is not self._was and now:
+            log.info("this process moves the jobs now")
+        elif now is not self._was:
+            log.log(self._lock.concern, "another process moves the jobs: standing by%s", self._lock.caveat)
         self._was = now
         return now
 
@@ -57,6 +61,8 @@ class Leadership:
 
 class _Session:
     """PostgreSQL's advisory lock, on a connection of its own for as long as it is held."""
+
+    concern, caveat = logging.INFO, ""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -90,6 +96,11 @@ class _Session:
 
 
 class _File:
+    """Seen by processes of this machine only: on a volume that two machines share, both would lead."""
+
+    concern = logging.WARNING
+    caveat = "; SQLite is for one process, or for one machine at most: several need PostgreSQL"
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle: int | None = None
