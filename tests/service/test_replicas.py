@@ -87,6 +87,7 @@ def test_a_database_of_a_newer_version_is_left_alone_and_both_revisions_are_name
         migrate(url)
 
 
+@pytest.mark.stores
 def test_elastrain_migrate_says_what_it_found_and_does_nothing_twice(tmp_path: Path) -> None:
     def run(url: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "ELASTRAIN_HOME": str(tmp_path), "ELASTRAIN_DATABASE_URL": url}

@@ -29,8 +29,8 @@ class Service:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError for a bucket that does not exist or a database of a newer version, StorageError,
-        and Unavailable for a database that is away."""
+        """Raises SettingsError for a bucket that does not exist or a database of a newer version, Unavailable
+        for a database that is away, and StorageError."""
         migrate(settings.database_url)
         self._store = Store(settings.database_url)
         storage = open_storage(settings.storage_url, settings.storage_options)

@@ -52,7 +52,7 @@ def demo(
 
 
 def migrate() -> int:
-    """Bring the service's database (ELASTRAIN_DATABASE_URL) to this version. Safe to run anywhere, any time."""
+    """Bring the service's database (ELASTRAIN_DATABASE_URL) to this version; safe at any time."""
     from elastrain.service.errors import Unavailable
     from elastrain.service.migrations import migrate as run
     from elastrain.service.settings import Settings, SettingsError
