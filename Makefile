@@ -4,6 +4,8 @@
 # make bench  speed, recovery, goodput and memory beside torchrun, Ray Train and torchft (quick; QUICK= for the long way)
 # make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED; NETWORK=1 cuts lines as well (root)
 # make lint   style, types, layers
+# make images   the two container images, with BUILDER=docker (or podman, buildah); make pins: what they install
+# make helm-readme   the table of values in the chart's README
 #
 # TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
 
@@ -21,7 +23,8 @@ run_stamp := $(VENV)/.installed-run-$(TORCH)
 dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 bench_stamp := $(VENV)/.installed-bench-$(TORCH)
 
-.PHONY: help demo test quick stores sabotage fuzz engine ray e2e gpu simulate chaos bench lint venv clean
+.PHONY: help demo test quick stores sabotage fuzz helm docker engine ray e2e gpu simulate chaos bench lint venv clean images pins \
+  helm-readme
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -29,12 +32,12 @@ help:
 demo: $(run_stamp)
 	@$(bin)/elastrain demo
 
-test: lint quick stores sabotage fuzz engine ray e2e
+test: lint quick stores sabotage fuzz helm docker engine ray e2e
 
 quick: $(dev_stamp)
-	$(pytest) -n auto -m "not stores and not sabotage and not fuzz and not engine and not ray and not e2e and not gpu"
+	$(pytest) -n auto -m "not stores and not sabotage and not fuzz and not helm and not docker and not engine and not ray and not e2e and not gpu"
 
-stores sabotage fuzz engine ray e2e gpu: $(dev_stamp)
+stores sabotage fuzz helm docker engine ray e2e gpu: $(dev_stamp)
 	$(pytest) -m $@
 
 RUNS ?= 100000
@@ -79,6 +82,18 @@ $(dev_stamp): $(run_stamp)
 $(bench_stamp): $(run_stamp)
 	$(pip) $(constraint) -e ".[bench]"
 	@touch $@
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILDER ?= docker
+images:
+	$(BUILDER) build -f docker/service.Dockerfile -t elastrain-service:$(VERSION) .
+	$(BUILDER) build -f docker/ray.Dockerfile --build-arg TORCH=$(TORCH) -t elastrain-ray:$(VERSION)$(if $(filter cuda,$(TORCH)),-cuda) .
+
+pins: $(dev_stamp)
+	$(bin)/python docker/pin.py
+
+helm-readme: $(dev_stamp)
+	$(bin)/python helm/readme.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
