@@ -276,9 +276,10 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def spot_node(ray_head: Any) -> Iterator[str]:
-    """A second node, that may be taken away; -> its id."""
+    """A second node, that may be taken away; -> its id. One for the module: Ray believes for a while that a
+    killed one is alive, and would place the next test's worker there."""
     import ray
 
     record = json.loads((ray_head.log_file.parent.parent / "ray.json").read_text())

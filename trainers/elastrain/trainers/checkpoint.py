@@ -17,8 +17,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership
@@ -28,6 +26,7 @@ from elastrain.trainers.replica import Replica
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.states import Slot
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
+from elastrain.trainers.tensor_file import Entry, TensorFiles
 
 UPLOAD_TRIES = 4
 NICE = 10  # a tenth of a training thread; the lowest priority would wait for ever on a busy machine
@@ -60,6 +59,7 @@ class Snapshots:
         self.session, self.storage = session, storage
         self.root, self.attempt = f"jobs/{job}/checkpoints", attempt
         self._queue: queue.Queue[Snapshot] = queue.Queue(maxsize=1)
+        self._files = TensorFiles()
         threading.Thread(target=self._upload_all, daemon=True, name="upload").start()
 
     def take(self, replica: Replica, ownership: Ownership, rank: int, generation: int) -> None:
@@ -144,12 +144,13 @@ class Snapshots:
         name = f"part-{self.attempt}-{snapshot.generation}-{snapshot.rank}-{secrets.token_hex(4)}.safetensors"
         part = None
         if snapshot.state:
-            state = {slot: torch.cat(values) for slot, values in snapshot.state.items()}
-            part = self._put(snapshot.step, name, save(state), exact=True)
+            state = {slot: Entry.joined(values) for slot, values in snapshot.state.items()}
+            part = self._put(snapshot.step, name, self._files.pack(state), exact=True)
             part["ranges"] = snapshot.ranges
         whole = None
         if snapshot.model is not None:
-            whole = self._put(snapshot.step, "model.safetensors", save(snapshot.model), exact=False)
+            model = {n: Entry.of(t) for n, t in snapshot.model.items()}
+            whole = self._put(snapshot.step, "model.safetensors", self._files.pack(model), exact=False)
             named = [(n, snapshot.model[n]) for n in snapshot.parameters]
             whole["params"] = [{"name": n, "shape": list(t.shape), "dtype": _dtype(t)} for n, t in named]
             whole["params_digest"] = params_digest(iter(named))
@@ -170,7 +171,7 @@ class Snapshots:
         except Dismissed:
             return
 
-    def _put(self, step: int, name: str, data: bytes, exact: bool) -> Json:
+    def _put(self, step: int, name: str, data: memoryview, exact: bool) -> Json:
         key = f"{self.root}/{step:010d}/{name}"
         digest = hashlib.sha256(data).hexdigest()
         for attempt in range(UPLOAD_TRIES):

@@ -64,7 +64,7 @@ class Storage(Protocol):
 
     url: str
 
-    def put(self, key: str, data: bytes | Path, *, create_only: bool = True) -> None:
+    def put(self, key: str, data: bytes | memoryview | Path, *, create_only: bool = True) -> None:
         """Write a whole object in one move. Raises AlreadyExists if create-only and the key is taken."""
 
     def get(self, key: str) -> bytes:
@@ -150,7 +150,7 @@ class _Objects:
         self._store = store
         self._whose = whose or (lambda: None)
 
-    def put(self, key: str, data: bytes | Path, *, create_only: bool = True) -> None:
+    def put(self, key: str, data: bytes | memoryview | Path, *, create_only: bool = True) -> None:
         size = data.stat().st_size if isinstance(data, Path) else len(data)
         if not create_only or size <= SINGLE_PUT_BYTES:
             mode = "create" if create_only else "overwrite"
