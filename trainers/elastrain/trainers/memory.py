@@ -20,6 +20,13 @@ def keep_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def touch(elements: int) -> None:
+    """Use memory for so many fp32 values once, and keep it. What a program touches for the first time the
+    kernel (and on a virtual machine its host) has to find and to clear: a joiner does it before the others
+    wait for it, and not while chunks travel to it and in its first step."""
+    blank(elements, torch.float32).zero_()
+
+
 def blank(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """(elements,) for values that are about to be written, all of them. Deterministic mode fills what
     torch.empty returns, so that a read of what nobody wrote is at least the same read everywhere: right for a

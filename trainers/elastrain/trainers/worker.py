@@ -14,7 +14,7 @@ from elastrain.trainers.faults import UserFault, blamed_on_user
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.loop import Trainer
-from elastrain.trainers.memory import keep_memory
+from elastrain.trainers.memory import keep_memory, touch
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica, make_module
 from elastrain.trainers.samples import SampleReader
@@ -66,8 +66,15 @@ def prepare(session: Session, welcome: Json) -> Trainer:
         reader = SampleReader(task, spec.seed)
         replica = Replica(spec, task, model, reader.size("train"), reader.size("val"))
         sigterm.listen(session.notice)
+    touch(first_step(replica))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     return Trainer(replica, reader, session, snapshots)
+
+
+def first_step(replica: Replica) -> int:
+    """Elements that a member holds beside its parameters: a gradient, the sum of all, its share of the state."""
+    slots, members = len(replica.rule.slots), replica.spec.workers.min
+    return int(replica.model.space.size * (2 + slots * min(1.0, 2 / members)))
 
 
 def set_numerics(spec: JobSpec) -> None:
