@@ -18,7 +18,7 @@ LONGEST_FUNCTION = 60  # lines
 WITH_TORCH = {
     *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "judge", "loop"),
     *("evaluate", "partials", "reduction", "faults", "checkpoint", "restore", "session"),
-    *("memory", "transports", "digests", "worker", "states"),
+    *("memory", "transports", "digests", "tensor_file", "worker", "states"),
 }
 
 

@@ -92,8 +92,8 @@ def measure(cases: list[Case], chosen: argparse.Namespace, rounds: int) -> Resul
 
 
 def use_memory() -> None:
-    """Write a file and delete it. A virtual machine gets a page of memory from its host when it first uses it:
-    a checkpoint of 77 MB written into such pages takes ten times as long as on a machine that has run a while."""
+    """Write a file and delete it. A virtual machine gets memory from its host when it uses it first:
+    a checkpoint of 77 MB that goes into such pages takes ten times as long as on one that has run a while."""
     with tempfile.TemporaryFile() as file:
         for _ in range(USED_MIB):
             file.write(MIB)

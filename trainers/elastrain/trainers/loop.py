@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from elastrain.trainers import collectives, digests, restore, step
-from elastrain.trainers.balance import Balance
+from elastrain.trainers.balance import Balance, begins_with
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Broken, Group, Halted
@@ -149,16 +149,16 @@ class Trainer:
 
     def _ahead(self, generation: Generation) -> bool:
         """While chunks change hands, who has the parameters begins the step: one microbatch of it, if it has
-        one to compute. What user code raises it raises once more in the step, and is told then: whoever is
-        removed for it may hold now what nobody else does."""
+        more to compute than any joiner, which waits for it. What user code raises it raises once more in the
+        step, and is told then: whoever is removed for it may hold now what nobody else has."""
         opening, rank = generation.opening, generation.group.rank
-        over = opening.hold or self.replica.step >= self.replica.plan.total_steps
-        if over or opening.workers[rank] not in opening.whole:
+        if opening.hold or self.replica.step >= self.replica.plan.total_steps:
             return False
-        left = [j for j in self._todo(generation)[rank] if j not in self.replica.at_hand().rows]
+        whole = [worker in opening.whole for worker in opening.workers]
+        first = begins_with(self._todo(generation), whole, rank, self.replica.at_hand().rows)
         try:
-            self._compute(generation, left[:1])
-            return bool(left)
+            self._compute(generation, first)
+            return bool(first)
         except UserFault:
             return False
 

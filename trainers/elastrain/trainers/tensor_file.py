@@ -1,8 +1,8 @@
 """A safetensors file in memory, made in one pass over what goes into it.
 
-The library's `save` wants each tensor in one piece and copies all of them twice more, holding the interpreter.
-A checkpoint is made beside a step that uses every core: what it copies, training waits for. The bytes are those
-that the library would make.
+The library's `save` wants each tensor in one piece and copies all of them twice more, holding the
+interpreter. A checkpoint is made beside a step that uses every core: what it copies, training waits for. The
+bytes are those that the library would make.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ORDER = {dtype: at for at, dtype in enumerate(_NAMES)}
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of the file, as the parts that it is put together from: of one type, one behind the other."""
+    """One tensor of the file, as the parts that it is put together from: of one type, one after the other."""
 
     shape: tuple[int, ...]
     parts: Sequence[Tensor]
