@@ -54,6 +54,28 @@ def test_sums_have_the_bits_of_the_tree_whenever_buckets_are_added(
 
 
 @pytest.mark.usefixtures("small_buckets")
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("early", [False, True])
+def test_a_second_lane_is_made_of_each_microbatch_and_added_in_the_same_order(
+    order: tuple[int, ...], early: bool
+) -> None:
+    sums = GradientSums(SPACE, Filling(SPACE), 3, lanes=2)
+
+    def square(gradient: Tensor, others: list[Tensor]) -> None:
+        torch.mul(gradient, gradient, out=others[0])
+
+    for microbatch in order:
+        addend = sums.open(microbatch, early=early, passed_on=None, fill=square)
+        flat = vector(microbatch)
+        for piece in SPACE.pieces:
+            addend.take(piece, flat[piece.start : piece.stop].view(piece.shape))
+        addend.close()
+    total = sums.parts[Node(0, 4)].view(2, -1)
+    assert torch.equal(total[0], root({Node(j, 1): vector(j) for j in range(3)}, 3))
+    assert torch.equal(total[1], root({Node(j, 1): vector(j).square() for j in range(3)}, 3))
+
+
+@pytest.mark.usefixtures("small_buckets")
 def test_a_bucket_is_passed_on_while_backward_still_owes_the_next() -> None:
     sums = GradientSums(SPACE, Filling(SPACE), 2)
     give(sums, 1, early=True)

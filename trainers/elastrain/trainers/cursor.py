@@ -133,6 +133,7 @@ class Verdict:
     loss: float  # mean
     grad_norm: float  # of the mean gradient, before clipping
     factor: float  # multiplies the summed gradient
+    clip: float = 1.0  # the part of `factor` that is due to clipping
 
     @classmethod
     def of(cls, record: Json, scale: float, clip_norm: float | None) -> Verdict:
@@ -144,9 +145,9 @@ class Verdict:
             return cls(False, finite, loss, math.sqrt(record["norm_sq"]) if finite else math.nan, 0.0)
         factor = 1.0 / (scale * weight)
         norm = math.sqrt(record["norm_sq"]) * factor
-        if clip_norm is not None:  # as torch.nn.utils.clip_grad_norm_
-            factor *= min(1.0, clip_norm / (norm + 1e-6))
-        return cls(True, True, record["loss"] / weight, norm, factor)
+        # as torch.nn.utils.clip_grad_norm_
+        clip = min(1.0, clip_norm / (norm + 1e-6)) if clip_norm is not None else 1.0
+        return cls(True, True, record["loss"] / weight, norm, factor * clip, clip)
 
 
 def advance(cursor: Cursor, record: Json, verdict: Verdict, parameters: int) -> Cursor:

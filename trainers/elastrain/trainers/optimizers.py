@@ -34,6 +34,10 @@ class Rule(Protocol):
     """One optimizer, with its constants but without state."""
 
     @property
+    def lanes(self) -> int:
+        """How many sums a step has to bring for each element; the first is the gradient."""
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """The names of the state tensors, each as long as the chunk."""
 
@@ -43,11 +47,14 @@ class Rule(Protocol):
     def update(
         self, param: Tensor, grad: Tensor, state: State, t: int, lr: float, weight_decay: float
     ) -> None:
-        """Changes param and state in place, from grad, which stays as it is. All are (n,) f32."""
+        """Changes param and state in place, from grad, which stays as it is. All are (n,) f32; grad is
+        (lanes, n) if there are more lanes than one."""
 
 
 class SGD:
     """Stochastic gradient descent (Robbins and Monro 1951), momentum as in Sutskever et al. (2013)."""
+
+    lanes = 1
 
     def __init__(self, spec: SGDSpec) -> None:
         self.spec = spec
@@ -73,6 +80,8 @@ class SGD:
 
 class Adam:
     """Adam (Kingma and Ba 2015), AMSGrad (Reddi et al. 2018), AdamW (Loshchilov and Hutter 2019)."""
+
+    lanes = 1
 
     def __init__(self, spec: AdamSpec | AdamWSpec) -> None:
         self.spec = spec
@@ -111,6 +120,8 @@ class Adam:
 class RMSprop:
     """RMSprop (Tieleman and Hinton, Coursera lecture 6.5, 2012), centred as in Graves (2013)."""
 
+    lanes = 1
+
     def __init__(self, spec: RMSpropSpec) -> None:
         self.spec = spec
         self.slots: tuple[str, ...] = ("square_avg",)
@@ -147,6 +158,7 @@ class RMSprop:
 class Adagrad:
     """Adagrad (Duchi, Hazan and Singer 2011)."""
 
+    lanes = 1
     slots: tuple[str, ...] = ("sum",)
 
     def __init__(self, spec: AdagradSpec) -> None:

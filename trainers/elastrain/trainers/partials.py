@@ -13,6 +13,7 @@ from elastrain.trainers.memory import blank
 from elastrain.trainers.tree import Climber, Node, ascent, complete_units
 
 PassedOn = Callable[[int], None]  # is told the position of each bucket whose sums are final
+Fill = Callable[[Tensor, list[Tensor]], None]  # makes the other lanes of some elements from the first one
 
 
 class TwiceReady(RuntimeError):
@@ -20,14 +21,25 @@ class TwiceReady(RuntimeError):
 
 
 class GradientSums:
-    """Gradients as partial sums by subtree; vectors (size,) f32. They survive a broken generation, so what
-    was received from others is never added into them."""
+    """Gradients as partial sums by subtree. They survive a broken generation, so what was received from
+    others is never added into them.
 
-    def __init__(self, space: FlatSpace, filling: Filling, count: int, ceiling: int | None = None) -> None:
+    lanes: how many vectors go up the tree together, each as long as the space. The first is the gradient.
+    """
+
+    def __init__(
+        self, space: FlatSpace, filling: Filling, count: int, ceiling: int | None = None, lanes: int = 1
+    ) -> None:
         """ceiling: leaves of the subtrees above which nothing is added up here; None: up to the root."""
         self.space, self.filling, self.count, self.ceiling = space, filling, count, ceiling
-        self.parts: dict[Node, Tensor] = {}
+        self.lanes = lanes
+        self.parts: dict[Node, Tensor] = {}  # (lanes * size,) f32, lane after lane
         self._open: Addend | None = None
+
+    def windows(self, elements: slice) -> list[slice]:
+        """Where some elements of the space lie in a sum, lane by lane."""
+        size = self.space.size
+        return [slice(elements.start + n * size, elements.stop + n * size) for n in range(self.lanes)]
 
     def read(self, node: Node) -> Tensor:
         """The sum over a subtree, also if the microbatch that completes it is still being added: then only
@@ -36,10 +48,13 @@ class GradientSums:
             return self._open.total
         return self.parts[node]
 
-    def open(self, microbatch: int, *, early: bool, passed_on: PassedOn | None) -> Addend:
+    def open(
+        self, microbatch: int, *, early: bool, passed_on: PassedOn | None, fill: Fill | None = None
+    ) -> Addend:
         """early: add and pass on each bucket as soon as it is complete, rather than all of them at the end.
-        passed_on: is told the position of each bucket whose sums are final."""
-        self._open = Addend(self, microbatch, early, passed_on)
+        passed_on: is told the position of each bucket whose sums are final. fill: needed if there are more
+        lanes than one."""
+        self._open = Addend(self, microbatch, early, passed_on, fill)
         return self._open
 
     def shut(self) -> None:
@@ -50,15 +65,23 @@ class Addend:
     """The gradient of one microbatch on its way from backward into the sums, bucket by bucket, while it is
     still in the cache. Call `take` for every parameter, then `close`; or `abandon`."""
 
-    def __init__(self, sums: GradientSums, microbatch: int, early: bool, passed_on: PassedOn | None) -> None:
-        self.sums, self.early, self.passed_on = sums, early, passed_on
+    def __init__(
+        self,
+        sums: GradientSums,
+        microbatch: int,
+        early: bool,
+        passed_on: PassedOn | None,
+        fill: Fill | None = None,
+    ) -> None:
+        assert (fill is None) is (sums.lanes == 1)
+        self.sums, self.early, self.passed_on, self.fill = sums, early, passed_on, fill
         self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count, sums.ceiling)
-        self.vector = blank(sums.space.size, torch.float32)
+        self.vector = blank(sums.lanes * sums.space.size, torch.float32)
         at = 0
         for piece in sums.space.pieces:  # the gaps between parameters
             self.vector[at : piece.start].zero_()
             at = piece.stop
-        self.vector[at:].zero_()
+        self.vector[at : sums.space.size].zero_()
         self.total = self.vector  # the vector in which the sum comes to lie: the leftmost one
         for sibling in self.meets:
             self.total = sums.parts[sibling] if sibling.is_left else self.total
@@ -107,13 +130,16 @@ class Addend:
         return [leaf for sibling in spoiled for leaf in sibling.leaves(self.sums.count)]
 
     def _add(self, bucket: int) -> None:
-        window = self.sums.space.elements(self.sums.filling.buckets[bucket])
-        mine = self.vector
-        for sibling in self.meets:
-            other = self.sums.parts[sibling]
-            left, right = (other, mine) if sibling.is_left else (mine, other)
-            left[window] += right[window]
-            mine = left
+        windows = self.sums.windows(self.sums.space.elements(self.sums.filling.buckets[bucket]))
+        if self.fill is not None:
+            self.fill(self.vector[windows[0]], [self.vector[w] for w in windows[1:]])
+        for window in windows:
+            mine = self.vector
+            for sibling in self.meets:
+                other = self.sums.parts[sibling]
+                left, right = (other, mine) if sibling.is_left else (mine, other)
+                left[window] += right[window]
+                mine = left
         self._added.add(bucket)
         if self.passed_on is not None:
             self.passed_on(bucket)
@@ -131,8 +157,10 @@ class Partial:
     others: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, count: int, space: FlatSpace, filling: Filling, ceiling: int | None = None) -> Partial:
-        sums = GradientSums(space, filling, count, ceiling)
+    def of(
+        cls, count: int, space: FlatSpace, filling: Filling, ceiling: int | None = None, lanes: int = 1
+    ) -> Partial:
+        sums = GradientSums(space, filling, count, ceiling, lanes)
         return cls(count, sums, Climber(count, inplace=True, ceiling=ceiling))
 
     def keep_whole(self, unit: int) -> None:

@@ -21,7 +21,7 @@ from elastrain.trainers.memory import blank
 from elastrain.trainers.messages import Range
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.replica import Replica
-from elastrain.trainers.tree import cover, root
+from elastrain.trainers.tree import Node, cover, root
 
 SMALLEST = 1e-30  # below it squares of single elements may have vanished
 
@@ -36,7 +36,7 @@ class Reduction:
         assert replica.partial is not None
         self.replica, self.group, self.ownership = replica, group, ownership
         self.partial: Partial = replica.partial
-        self.rank, self.world = group.rank, group.world
+        self.rank, self.world, self.lanes = group.rank, group.world, self.partial.gradients.lanes
         self.covers = [cover(h, self.partial.count, self.partial.gradients.ceiling) for h in has]
         self.buckets = ownership.space.buckets()
         self.norms: list[float] = []  # squared, per owned block
@@ -44,7 +44,7 @@ class Reduction:
         self._final: set[int] = set()
         self._arrivals: list[Arrival | None] = []  # None: taken in
         self._taken = 0
-        self._sums: dict[Range, Tensor] = {}
+        self._sums: dict[Range, Tensor] = {}  # (lanes, elements) f32
         self._error: Exception | None = None
 
     # ---- while backward runs ----------------------------------------------------------------
@@ -80,20 +80,25 @@ class Reduction:
     def _launch(self, bucket: Range) -> Arrival:
         space, mine = self.ownership.space, self.covers[self.rank]
         in_order = self.ownership.chunk(bucket, 0)[0] == bucket[0]
-        whole = len(mine) == 1 and self.world > 2 and in_order  # as it lies there, its own part included
+        # as it lies there, its own part included
+        whole = len(mine) == 1 and self.lanes == 1 and self.world > 2 and in_order
         sends: list[Tensor | None] = []
         for peer in range(self.world):
-            window = space.elements(self.ownership.reduces(bucket, peer))
-            parts = [self.partial.gradients.read(node)[window] for node in mine]
+            parts = [part for node in mine for part in self._own(node, self.ownership.reduces(bucket, peer))]
             if not parts or (peer == self.rank and not whole):
                 sends.append(None)
             else:
                 sends.append(parts[0] if len(parts) == 1 else torch.cat(parts))
-        length = space.length(self.ownership.reduces(bucket, self.rank))
+        length = self.lanes * space.length(self.ownership.reduces(bucket, self.rank))
         sizes = [len(c) * length for c in self.covers]
         if not whole:
             sizes[self.rank] = 0
         return self.group.start_exchange(sends, sizes, torch.float32)
+
+    def _own(self, node: Node, blocks: Range) -> list[Tensor]:
+        """The own sum over a subtree, of some blocks, lane by lane, from where it lies."""
+        total, gradients = self.partial.gradients.read(node), self.partial.gradients
+        return [total[window] for window in gradients.windows(self.ownership.space.elements(blocks))]
 
     # ---- afterwards -------------------------------------------------------------------------
 
@@ -109,23 +114,27 @@ class Reduction:
         self._reduce_buffers()
 
     def _sum(self, blocks: Range, arrived: list[Tensor]) -> Tensor:
-        window = self.ownership.space.elements(blocks)
-        size = window.stop - window.start
-        parts = {n: (self.partial.gradients.read(n)[window], False) for n in self.covers[self.rank]}
+        """(lanes, elements)"""
+        size = self.lanes * self.ownership.space.length(blocks)
+        parts = {}
+        for node in self.covers[self.rank]:
+            own = self._own(node, blocks)
+            parts[node] = (own[0], False) if self.lanes == 1 else (torch.cat(own), True)
         for peer, data in enumerate(arrived):
             for at, node in enumerate(self.covers[peer] if data.numel() else []):
                 parts[node] = (data[at * size : (at + 1) * size], True)
         total = root(parts, self.partial.count, add=_add_into_received)[0]
         # one of several that arrived in one piece of memory: the others are not kept for its sake
-        return total.clone() if sum(map(len, arrived)) > size else total
+        total = total.clone() if sum(map(len, arrived)) > size else total
+        return total.view(self.lanes, -1)
 
     def _measure(self, chunk: Range, blocks: Range, total: Tensor) -> None:
-        """Squared norms of the own chunk's blocks, while it is in the cache."""
+        """Squared norms of the own chunk's blocks, of the first lane, while it is in the cache."""
         space = self.ownership.space
         if chunk[0] == chunk[1]:
             return
         origin, window = space.elements(blocks).start, space.elements(chunk)
-        for part in torch.split(total[window.start - origin : window.stop - origin], space.block):
+        for part in torch.split(total[0, window.start - origin : window.stop - origin], space.block):
             self.norms.append(square_norm(part, self._wide))
 
     def _forward(self, sums: dict[Range, Tensor]) -> None:
@@ -134,7 +143,7 @@ class Reduction:
         held = own.held(self.rank)
         if self.world <= 2:
             self.replica.reduced = {
-                c: s[space.elements(c).start - space.elements(b).start :][: space.length(c)]
+                c: s[:, space.elements(c).start - space.elements(b).start :][:, : space.length(c)]
                 for c in held
                 for b, s in sums.items()
                 if intersect(c, b) == c
@@ -142,19 +151,19 @@ class Reduction:
             return
         sends: list[Tensor | None] = [None] * self.world
         buddy = own.buddy[self.rank]
-        mine = [sums[c] for c in own.owned(self.rank) if c in sums]
+        mine = [sums[c].view(-1) for c in own.owned(self.rank) if c in sums]
         if buddy is not None and mine:
             sends[buddy] = torch.cat(mine)
         kept = own.kept_for(self.rank)
-        sizes = [sum(space.length(c) for c in own.owned(r)) if r in kept else 0 for r in range(self.world)]
-        arrived = self.group.exchange(sends, sizes, torch.float32)
+        elements = [sum(space.length(c) for c in own.owned(r)) if r in kept else 0 for r in range(self.world)]
+        arrived = self.group.exchange(sends, [self.lanes * n for n in elements], torch.float32)
         reduced = {c: sums[c] for c in own.owned(self.rank) if c in sums}
         for owner in kept:
             at = 0
             for chunk in own.owned(owner):
-                size = space.length(chunk)
+                size = self.lanes * space.length(chunk)
                 if size:
-                    reduced[chunk] = arrived[owner][at : at + size]
+                    reduced[chunk] = arrived[owner][at : at + size].view(self.lanes, -1)
                     at += size
         self.replica.reduced = {c: reduced[c] for c in held}
 

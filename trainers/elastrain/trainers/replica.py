@@ -10,11 +10,12 @@ from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import EvalPlan, Plan
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.messages import Json, Range, Report
-from elastrain.trainers.optimizers import rule
+from elastrain.trainers.moments import AdamOfMoments
+from elastrain.trainers.optimizers import Rule, rule
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.samples import seed_everything
 from elastrain.trainers.schedules import learning_rate
-from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.spec import AdamSpec, AdamWSpec, JobSpec
 from elastrain.trainers.states import ChunkStates
 from elastrain.trainers.task import Task
 from elastrain.trainers.tree import unit_size
@@ -29,6 +30,14 @@ def make_module(task: Task, seed: int) -> nn.Module:
             f"{type(task).__name__}.model must return a torch nn.Module, got {type(model).__name__}"
         )
     return model
+
+
+def update_rule(spec: JobSpec) -> Rule:
+    """What the update of a step is, and how many lanes it takes."""
+    adam = spec.optimizer if isinstance(spec.optimizer, AdamSpec | AdamWSpec) else None
+    if spec.aggregate == "moments" and adam is not None:
+        return AdamOfMoments(adam)
+    return rule(spec.optimizer)
 
 
 class Replica:
@@ -46,7 +55,7 @@ class Replica:
             shuffle=spec.shuffle,
         )
         self.eval_plan = EvalPlan(val_size, spec.batch.size, spec.batch.microbatch) if val_size else None
-        self.rule = rule(spec.optimizer)
+        self.rule = update_rule(spec)
         self.states = ChunkStates(model.space, self.rule)
         self.unit = unit_size(spec.microbatches, spec.wire_nodes) if spec.wire_nodes else 1  # microbatches
         # A power of two: multiplying with it and dividing by it again changes no bit.
@@ -58,7 +67,7 @@ class Replica:
         self.partial: Partial | None = None
         self.filling = Filling(model.space)
         self.each_once: bool | None = None  # does each gradient come once per backward? None: not seen yet
-        self.reduced: dict[Range, Tensor] = {}  # held chunk -> summed gradient (elements,) f32
+        self.reduced: dict[Range, Tensor] = {}  # held chunk -> its sums (lanes, elements) f32
         self.new_buffers: tuple[Tensor, dict[str, Tensor]] | None = None
         self.touched = False  # the parameters are no longer those that the seed gives
 
@@ -74,7 +83,8 @@ class Replica:
     def at_hand(self) -> Partial:
         """What there is of this step already."""
         if self.partial is None:
-            self.partial = Partial.of(self.count, self.model.space, self.filling)
+            lanes = self.rule.lanes
+            self.partial = Partial.of(self.count, self.model.space, self.filling, lanes=lanes)
         return self.partial
 
     def forget(self) -> None:
@@ -120,8 +130,8 @@ class Replica:
         if verdict.applied:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # threads cut a chunk at places that depend on its length
-            for chunk, gradient in self.reduced.items():
-                self._update(chunk, gradient, verdict.factor, int(record["used"], 16), after)
+            for chunk, sums in self.reduced.items():
+                self._update(chunk, sums, verdict, int(record["used"], 16), after)
             torch.set_num_threads(threads)
             if self.new_buffers is not None:
                 total, others = self.new_buffers
@@ -132,16 +142,19 @@ class Replica:
         self.partial, self.reduced, self.new_buffers = None, {}, None
         return verdict
 
-    def _update(self, chunk: Range, gradient: Tensor, factor: float, used: int, after: Cursor) -> None:
+    def _update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:
         """The rule on one chunk, in runs of elements whose parameters have the same count and decay."""
         rate = self.rate(after.updates - 1)
         origin = self.model.space.elements(chunk).start
         state = self.states.read(chunk)
         for window, count, decay in self._runs(chunk, used, after):
             part = slice(window.start - origin, window.stop - origin)
+            means = sums[:, part].mul_(verdict.factor)
+            if len(means) > 1 and verdict.clip < 1.0:
+                means[1:].mul_(verdict.clip)  # squares, once more
             self.rule.update(
                 self.model.params[window],
-                gradient[part].mul_(factor),
+                means if len(means) > 1 else means[0],
                 {s: state[s][part] for s in self.rule.slots},
                 count,
                 rate,

@@ -143,7 +143,9 @@ class JobSpec(Section):
     )
     code: PackageDigest | None = Field(default=None, description="sha256 of the uploaded code package.")
     strategy: Strategy = Field(default_factory=AllReduce, description="How gradients become an update.")
-    aggregate: Literal["gradients", "moments"] = Field(default="gradients", description="What is summed.")
+    aggregate: Literal["gradients", "moments"] = Field(
+        default="gradients", description="What is summed: gradients, or (adam, adamw) their squares as well."
+    )
     optimizer: Optimizer = Field(default_factory=AdamSpec, description="The update rule.")
     schedule: Schedule = Field(default_factory=Schedule, description="The learning rate over time.")
     clip_norm: Positive | None = Field(default=None, description="Limit of the gradient's global norm.")

@@ -26,7 +26,8 @@ class Fault:
 
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
-    return [*_task(spec), *_length(spec), *_batch(spec), *_workers(spec), *_schedule(spec), *_optimizer(spec)]
+    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate)
+    return [fault for check in checks for fault in check(spec)]
 
 
 def unsupported(spec: "JobSpec") -> list[Fault]:
@@ -72,7 +73,6 @@ def _is(wanted: object) -> Callable[[Any], bool]:
 _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
     ("strategy.name", _is("all_reduce"), "use all_reduce"),
-    ("aggregate", _is("gradients"), "use gradients"),
     ("compression", _is("none"), "use none"),
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
@@ -163,6 +163,22 @@ def _optimizer(spec: "JobSpec") -> list[Fault]:
         return []
     detail = f"needs momentum above 0 and dampening 0, got {sgd.momentum} and {sgd.dampening}"
     return [_fault("/optimizer/nesterov", detail, "optimizer")]
+
+
+def _aggregate(spec: "JobSpec") -> list[Fault]:
+    if spec.aggregate == "gradients":
+        return []
+    faults = []
+    if spec.optimizer.name not in ("adam", "adamw"):
+        detail = f"moments goes with the optimizers adam and adamw, got {spec.optimizer.name}: use gradients"
+        faults.append(_fault("/aggregate", detail, "aggregate", "optimizer"))
+    if spec.strategy.name not in ("all_reduce", "parameter_server"):
+        detail = f"moments goes with all_reduce and parameter_server, got {spec.strategy.name}: use gradients"
+        faults.append(_fault("/aggregate", detail, "aggregate", "strategy"))
+    if spec.compression != "none":
+        detail = f"moments cannot be compressed, got {spec.compression}: use compression none, or gradients"
+        faults.append(_fault("/aggregate", detail, "aggregate", "compression"))
+    return faults
 
 
 def _fault(pointer: str, detail: str, *fields: str) -> Fault:

@@ -17,6 +17,7 @@ from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group
 from elastrain.trainers.cursor import merge
 from elastrain.trainers.messages import Json
+from elastrain.trainers.moments import squares
 from elastrain.trainers.partials import PassedOn
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader, seed_everything
@@ -46,7 +47,9 @@ def compute(
     with precision(replica):
         loss = loss_of(replica.task, model.module, batch)
     weight = float(loss.weight)  # user code may raise in it: not when the sums are half added to
-    addend = partial.gradients.open(microbatch, early=replica.each_once is True, passed_on=passed_on)
+    fill = squares(replica.scale, weight) if partial.gradients.lanes > 1 else None
+    early = replica.each_once is True
+    addend = partial.gradients.open(microbatch, early=early, passed_on=passed_on, fill=fill)
     try:
         with model.handing_over(addend.take):
             (loss.sum * replica.scale).backward()  # type: ignore[no-untyped-call]

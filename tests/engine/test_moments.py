@@ -1,0 +1,73 @@
+"""Distributed Adam by moments: never left unsynchronized, whoever comes and goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.harness import finish, kill, probe, run, scale, toy
+
+pytestmark = pytest.mark.engine
+AMSGRAD = {"name": "adam", "lr": 1e-3, "amsgrad": True, "weight_decay": 0.01}
+
+
+def moments(**fields: Any) -> dict[str, Any]:
+    return toy(aggregate="moments", clip_norm=0.5, **fields)
+
+
+def test_moments_are_the_same_after_every_change_of_members_and_for_any_number_of_workers(
+    tmp_path: Path,
+) -> None:
+    alone = run(tmp_path / "one", moments())
+    assert run(tmp_path / "two", moments(), 2).digests == alone.digests
+    # a death, one who leaves, one who joins, a second death: each in the middle of training
+    changes = [(6, kill(1)), (14, scale(1, 2)), (22, scale(1, 3)), (31, kill(0))]
+    changed = run(tmp_path / "three", moments(), 3, *changes)
+    assert changed.digests == alone.digests, "state_digest covers every first and second moment"
+    assert len(changed.events("worker.lost")) == 2 and changed.events("worker.left")
+    assert changed.steps() == list(range(1, 41)) and not changed.events("rollback")
+    assert changed.metric("loss") == alone.metric("loss")
+
+
+def test_amsgrad_and_bf16_keep_their_bits_as_well(tmp_path: Path) -> None:
+    spec = moments(optimizer=AMSGRAD, precision="bf16", steps=16)
+    alone = run(tmp_path / "one", spec)
+    assert run(tmp_path / "three", spec, 3, (5, kill(0)), (9, kill(1))).digests == alone.digests
+
+
+ROWS = [0.3, 0.5, 3.0, 5.0, -1.0, 0.0, 0.2, 0.2]  # two microbatches a step; the second step is clipped
+
+
+def expected() -> float:
+    """Adam with lr 0.1, from the means of gradients (clipped: times c) and of squares (times c^2)."""
+    w = m = v = 0.0
+    for t in range(1, 5):
+        a, b = ROWS[2 * t - 2 : 2 * t]
+        c = min(1.0, 1.0 / (abs(a + b) / 2 + 1e-6))
+        m = 0.9 * m + 0.1 * c * (a + b) / 2
+        v = 0.999 * v + 0.001 * c * c * (a * a + b * b) / 2
+        w -= 0.1 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)) ** 0.5 + 1e-8)
+    return w
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clipping_scales_the_squares_by_its_own_square(tmp_path: Path, workers: int) -> None:
+    spec = probe(ROWS, optimizer={"name": "adam", "lr": 0.1}, aggregate="moments", clip_norm=1.0)
+    assert float(run(tmp_path, spec, workers).tensors()["w"]) == pytest.approx(expected(), abs=1e-6)
+
+
+def test_moments_come_back_on_a_resume_at_another_size(tmp_path: Path) -> None:
+    # Case C07.
+    rows = [1.0] * 10 + [0.1] * 6
+    spec = probe(
+        rows,
+        optimizer={"name": "adam", "lr": 0.1},
+        aggregate="moments",
+        checkpoint={"every_steps": 1, "keep": 9},
+    )
+    run(tmp_path, spec, 2, (5, finish("paused")))
+    resumed = run(tmp_path, spec, 1, number=2)
+    values = [float(resumed.tensors(step)["w"]) for step in (6, 7, 8)]
+    assert values == pytest.approx([-0.588437, -0.667857, -0.740016], abs=1e-5)
