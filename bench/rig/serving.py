@@ -111,19 +111,29 @@ def serving(folder: Path, database: str | None, running: int, queued: int) -> It
 
 
 def fill(settings: Settings, running: int, queued: int) -> None:
-    """Jobs straight into the store, as submits would have left them."""
+    """Jobs straight into the store, as submits would have left them; the first ones go first, and just fit."""
     migrate(settings.database_url)
-    whole = parse_spec(spec(1)).model_dump(mode="json")  # checked once
-    workers = whole["workers"]
     store, began = Store(settings.database_url), time.time() - running - queued
-    for first in range(0, running + queued, PER_FILL):
-        with store.write() as tx:
-            for number in range(first, min(first + PER_FILL, running + queued)):
-                first_ones = {"priority": 10, "workers": {**workers, "max": 4}} if number < running else {}
-                differs = {name: spec(number)[name] for name in ("name", "project", "priority", "labels")}
-                dumped = {**whole, **differs, **first_ones}
-                jobs.insert_new(tx, _id(number), spec=dumped, actor="bench", warnings=[], at=began + number)
+    first_ones = {"priority": 10, "workers": {**_whole()["workers"], "max": 4}}
+    fill_with(store, range(running), began, **first_ones)
+    fill_with(store, range(running, running + queued), began)
     store.close()
+
+
+def fill_with(store: Store, numbers: range, began: float, **changes: Any) -> None:
+    """Queued jobs, one a second."""
+    whole = _whole()
+    for first in range(0, len(numbers), PER_FILL):
+        with store.write() as tx:
+            for number in numbers[first : first + PER_FILL]:
+                differs = {name: spec(number)[name] for name in ("name", "project", "priority", "labels")}
+                dumped = {**whole, **differs, **changes}
+                jobs.insert_new(tx, _id(number), spec=dumped, actor="bench", warnings=[], at=began + number)
+
+
+def _whole() -> Json:
+    """A spec with all its fields, checked once."""
+    return parse_spec(spec(1)).model_dump(mode="json")
 
 
 def _id(number: int) -> str:
