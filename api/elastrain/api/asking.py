@@ -8,8 +8,8 @@ from elastrain.api.schemas.service import Problem
 from elastrain.service.control import Control
 
 
-def control(request: Request) -> Control:
-    """The service behind this app."""
+async def control(request: Request) -> Control:
+    """The service behind this app. Not a plain function, which would go through a thread in each request."""
     found: Control = request.app.state.control
     return found
 

@@ -95,8 +95,8 @@ def driver_token(request: Request) -> str:
     return token
 
 
-def actor(request: Request) -> Actor:
-    """Who is asking, as the door found it."""
+async def actor(request: Request) -> Actor:
+    """Who is asking, as the door found it. Async for the same reason as `asking.control`."""
     found: Actor = request.state.actor
     return found
 
