@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import JSONResponse
 
 
@@ -30,5 +31,7 @@ class Reply(JSONResponse):
     """A JSON answer, returned as it is: a declared response model documents, it does not filter."""
 
     def render(self, content: Any) -> bytes:
-        # a lone surrogate in a user's text cannot be encoded: it is replaced, not refused
-        return dumps(content).encode("utf-8", "replace")
+        try:
+            return to_json(content, inf_nan_mode="strings")
+        except ValueError:  # a lone surrogate in a user's text cannot be encoded: replaced, not refused
+            return dumps(content).encode("utf-8", "replace")
