@@ -2,8 +2,9 @@
 
 python -m rig.costs TIMES [RUNNING QUEUED]       one JSON object on stdout, in ms of processor time each
 
-The app is the service's own, called as a server calls it; clock, Ray and drivers are those of the tests. Other
-programs make a latency worse at once, a processor time hardly: this is what to compare before and after.
+The app is the service's own, called as a server calls it; clock, Ray and drivers are those of the tests.
+Other programs make a latency worse at once, a processor time hardly: this is what to compare before and
+after.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ Json = dict[str, Any]
 class Costs:
     def __init__(self, folder: Path, running: int, queued: int) -> None:
         sys.path.append(str(TESTS))
-        from world import RayNode, World
-
         from elastrain.api.app import create_app
+        from world import RayNode, World
 
         self.world = world = World(folder, cpus=8.0)
         world.ray.cluster = [RayNode(f"n{at}", True, {"CPU": 8.0}, {}) for at in range(running // 2)]
@@ -81,7 +81,12 @@ class Costs:
         driver = self.drivers[self.step % len(self.drivers)]
         step = 1 + self.step // len(self.drivers)
         metrics = [
-            {"kind": "metric", "step": 2 * step + more, "values": {"loss": 1 / step, "lr": 1e-3}, "epoch_no": 0}
+            {
+                "kind": "metric",
+                "step": 2 * step + more,
+                "values": {"loss": 1 / step, "lr": 1e-3},
+                "epoch_no": 0,
+            }
             for more in range(2)
         ]
         progress = {"kind": "progress", "status": "running", "step": 2 * step, "total_steps": 1000}

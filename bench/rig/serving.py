@@ -19,7 +19,7 @@ import psutil
 
 from elastrain.service.migrations import migrate
 from elastrain.service.settings import Settings
-from elastrain.service.store import Store, jobs
+from elastrain.service.store import Store, fresh
 from elastrain.trainers.spec import parse_spec
 from rig.arrivals import spec
 from rig.run import cpu_s
@@ -111,7 +111,7 @@ def serving(folder: Path, database: str | None, running: int, queued: int) -> It
 
 
 def fill(settings: Settings, running: int, queued: int) -> None:
-    """Jobs straight into the store, as submits would have left them; the first ones go first, and just fit."""
+    """Jobs straight into the store, as submits would have left them. The first go first, and just fit."""
     migrate(settings.database_url)
     store, began = Store(settings.database_url), time.time() - running - queued
     first_ones = {"priority": 10, "workers": {**_whole()["workers"], "max": 4}}
@@ -128,7 +128,7 @@ def fill_with(store: Store, numbers: range, began: float, **changes: Any) -> Non
             for number in numbers[first : first + PER_FILL]:
                 differs = {name: spec(number)[name] for name in ("name", "project", "priority", "labels")}
                 dumped = {**whole, **differs, **changes}
-                jobs.insert_new(tx, _id(number), spec=dumped, actor="bench", warnings=[], at=began + number)
+                fresh.insert_new(tx, _id(number), spec=dumped, actor="bench", warnings=[], at=began + number)
 
 
 def _whole() -> Json:

@@ -3,13 +3,15 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
-from elastrain.service.store import Store, engine, jobs
-from world import ADMIN, World
+from elastrain.service import submission
+from elastrain.service.store import Store, engine, fresh, jobs
+from world import ADMIN, SPEC, World
 
 
 @contextmanager
@@ -72,6 +74,58 @@ def test_what_was_asked_of_a_waiting_job_counts_though_its_spec_was_read_before(
     for _ in range(3):
         world.round()
     assert (world.status(second), world.status(first)) == ("starting", "queued")
+
+
+def test_a_submit_asks_nothing_that_it_knows_about_its_job(world: World) -> None:
+    world.submit(labels={"sweep": "s1"})
+    with statements(world.store) as said:
+        answer, _ = world.control.submit({**SPEC, "labels": {"a": "b"}}, actor=ADMIN, idempotency_key="k")
+    asked = [text for text in said if not text.startswith("BEGIN")]
+    assert len(asked) == 8, asked  # the key, the job, its label, transition and event; its place; the answer
+    assert answer == world.job(answer["id"])
+    with world.store.read() as tx:
+        row = jobs.get(tx, answer["id"])
+    with world.store.write() as tx:
+        made = fresh.insert_new(tx, "j-1", spec=row.spec, actor=ADMIN.name, warnings=[], at=row.since)
+        assert made == jobs.get(tx, "j-1") == replace(row, id="j-1")
+        assert fresh.history(made) == jobs.history(tx, ["j-1"])["j-1"] != []
+
+
+def test_two_jobs_of_the_same_moment_get_different_ids(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["j-aaaaaaaaaa"] * 3 + ["j-bbbbbbbbbb"] + ["j-cccccccccc"] * 9)
+    monkeypatch.setattr(submission.ids, "new_job_id", lambda at: next(drawn))
+    assert [world.submit(), world.submit(), world.submit()] == [
+        "j-aaaaaaaaaa",
+        "j-bbbbbbbbbb",
+        "j-cccccccccc",
+    ]
+    assert len(world.events("j-aaaaaaaaaa")) == 1
+    with pytest.raises(fresh.IdTaken):
+        world.submit()
+
+
+def test_a_batch_of_facts_reads_its_job_once(world: World) -> None:
+    _, driver = world.running()
+    driver.step(1)
+    facts = [{"kind": "metric", "step": 2 + n, "values": {"loss": 0.5}, "epoch_no": 0} for n in range(2)]
+    with statements(world.store) as said:
+        driver.post(*facts, {"kind": "progress", "status": "running", "step": 3, "samples_per_s": 9.0})
+    asked = [text for text in said if not text.startswith("BEGIN")]
+    assert len([text for text in asked if text.startswith("SELECT")]) == 3, asked  # job, attempt, latest
+    assert len(asked) == 8, asked
+
+
+def test_a_page_of_running_jobs_asks_as_much_as_one_of_them(tmp_path: Path) -> None:
+    world = World(tmp_path, cpus=8.0)
+    world.running(workers={"min": 1, "max": 1})
+    with statements(world.store) as alone:
+        world.control.list_jobs(actor=ADMIN)
+    for _ in range(5):
+        world.running(workers={"min": 1, "max": 1})
+    with statements(world.store) as many:
+        assert len(world.control.list_jobs(actor=ADMIN)["items"]) == 6
+    assert len(many) == len(alone)
+    world.store.close()
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_no_longer_asked_about(world: World) -> None:

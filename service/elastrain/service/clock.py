@@ -25,8 +25,7 @@ def rfc3339(at_s: float | None) -> str | None:
     """Seconds since the epoch as 2026-01-31T12:00:00.123Z; None stays None."""
     if at_s is None:
         return None
-    moment = datetime.fromtimestamp(at_s, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def seconds(text: object, default_s: float) -> float:

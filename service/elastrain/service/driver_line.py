@@ -65,9 +65,10 @@ class DriverLine:
             gone = _gone(row.id, attempt.number, row.attempt, attempt.outcome)
             fresh = reports.take(tx, row, attempt, first, facts, self._clock.now())
             acked = max(attempt.acked_seq, first + len(facts) - 1)
-            version = jobs.get(tx, row.id).desired_version
-        if fresh:
             ended = any(fact.get("kind") == "outcome" for fact in fresh)
+            # while we hold its lock, nothing but its end changes what is desired of it
+            version = jobs.get(tx, row.id).desired_version if ended else row.desired_version
+        if fresh:
             self._changes.tell(row.id, decide=ended, reported=version == row.desired_version)
         if gone is not None:  # its history was taken all the same
             gone.extra["acked_seq"] = acked
@@ -97,11 +98,13 @@ class DriverLine:
 
     def _speaker(self, tx: Tx, token: str, lock: bool) -> tuple[JobRow, AttemptRow]:
         """The job and attempt of a driver's token. Raises Unauthenticated."""
-        found = attempts.by_token(tx, digest(token))
+        found = jobs.of_token(tx, digest(token), lock)
         if found is None:
             raise Unauthenticated("This driver token is unknown")
-        row = jobs.lock(tx, found.job) if lock else jobs.get(tx, found.job)
-        return row, attempts.get(tx, found.job, found.number) or found
+        row, number = found
+        attempt = attempts.get(tx, row.id, number)
+        assert attempt is not None  # it has the token
+        return row, attempt
 
     def _answer(self, row: JobRow, attempt: AttemptRow, token: str) -> Json:
         return {

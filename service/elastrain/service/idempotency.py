@@ -14,7 +14,7 @@ from typing import Any
 from elastrain.service.auth import Actor
 from elastrain.service.clock import Clock
 from elastrain.service.errors import Conflict, Invalid
-from elastrain.service.store import Store, Tx, jobs, keys
+from elastrain.service.store import Store, Tx, fresh, jobs, keys
 from elastrain.service.views import JobViews
 
 Json = dict[str, Any]
@@ -44,11 +44,14 @@ class Once:
         if key is not None and not 1 <= len(key) <= KEY_MAX:
             raise Invalid(f"The idempotency key has {len(key)} characters; give 1 to {KEY_MAX}")
         digest = body_digest(body)
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             try:
                 return self._try(actor, route, key, digest, act)
             except keys.KeyTaken:  # by the same call, a moment before: its answer is there now
                 continue
+            except fresh.IdTaken:  # the next one is another
+                if not left:
+                    raise
         raise Conflict(
             f"Another request with the idempotency key {key!r} is under way",
             code="idempotency_key_in_use",

@@ -50,6 +50,7 @@ def take(
 def apply(tx: Tx, row: JobRow, attempt: AttemptRow, facts: Sequence[Fact], now: float) -> None:
     """Write the facts in their order. `row` is locked."""
     points: list[metrics.NewPoint] = []
+    changed = False  # since `row` was read
     for fact in facts:
         try:
             if fact.get("kind") == "metric":
@@ -60,7 +61,9 @@ def apply(tx: Tx, row: JobRow, attempt: AttemptRow, facts: Sequence[Fact], now: 
             if writer is None:
                 raise BadFact(f"unknown kind {fact.get('kind')!r}")
             at = min(seconds(fact.get("at"), now), now)  # a driver's clock may be ahead
-            writer(tx, jobs.get(tx, row.id), attempt, fact, at)
+            row = jobs.get(tx, row.id) if changed else row
+            changed = writer in CHANGES_THE_JOB
+            writer(tx, row, attempt, fact, at)
             if writer is _outcome:
                 attempt = attempts.get(tx, row.id, attempt.number) or attempt
         except BadFact as error:
@@ -221,3 +224,5 @@ WRITERS: dict[str, Callable[[Tx, JobRow, AttemptRow, Fact, float], None]] = {
     "log": _log,
     "outcome": _outcome,
 }
+# in more than the position that it has come to
+CHANGES_THE_JOB = (_checkpoint_done, _progress, _outcome)

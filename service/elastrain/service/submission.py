@@ -15,7 +15,7 @@ from elastrain.service.idempotency import Once
 from elastrain.service.origins import begun_from
 from elastrain.service.packages import Packages
 from elastrain.service.scheduling import Grant, Wait, facts
-from elastrain.service.store import Store, Tx, feed, installation, jobs
+from elastrain.service.store import Store, Tx, feed, fresh, installation
 from elastrain.service.store.rows import JobRow
 from elastrain.service.views import JobViews
 from elastrain.trainers.spec import JobSpec, SpecError, parse_spec
@@ -49,7 +49,7 @@ class Submission:
 
         def act(tx: Tx) -> tuple[str, Json]:
             row = self._insert(tx, spec, actor)
-            return row.id, self._views.one(tx, row)
+            return row.id, self._views.fresh(tx, row)
 
         return self._told(self._once.do(actor, ROUTE, key, data, act))
 
@@ -65,7 +65,7 @@ class Submission:
             row = self._insert(tx, spec, actor)
             data = {"from": of.id, "changes": dict(overrides)}
             feed.add_event(tx, row.id, "job.cloned", f"It is a clone of {of.id}", data, row.created_at)
-            return row.id, self._views.one(tx, row)
+            return row.id, self._views.fresh(tx, row)
 
         return self._told(self._once.do(actor, f"POST /jobs/{of.id}/clone", key, overrides, act))
 
@@ -112,12 +112,9 @@ class Submission:
     def _insert(self, tx: Tx, spec: JobSpec, actor: Actor) -> JobRow:
         self._package_must_exist(spec, actor)
         spec = begun_from(tx, spec, actor)
-        now = self._clock.now()
+        now, dumped = self._clock.now(), spec.model_dump(mode="json")
         id = ids.new_job_id(now)
-        while jobs.taken(tx, id):
-            id = ids.new_job_id(now)
-        dumped = spec.model_dump(mode="json")
-        return jobs.insert_new(tx, id, spec=dumped, actor=actor.name, warnings=[], at=now)
+        return fresh.insert_new(tx, id, spec=dumped, actor=actor.name, warnings=[], at=now)
 
 
 def parsed(data: Mapping[str, Any]) -> JobSpec:

@@ -9,7 +9,7 @@ from typing import Any
 
 from elastrain.service.clock import rfc3339
 from elastrain.service.jobs import Reason, Status, allowed_actions
-from elastrain.service.store import Tx, attempts, jobs, metrics, plans
+from elastrain.service.store import Tx, attempts, fresh, jobs, metrics, plans
 from elastrain.service.store.feed import Event, Point
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import AttemptRow, JobRow, SegmentRow, TransitionRow
@@ -32,17 +32,21 @@ class JobViews:
         ids = [row.id for row in rows]
         tried = [row.id for row in rows if row.attempt]  # others have no metrics
         history, latest = jobs.history(tx, ids), metrics.latest(tx, tried) if tried else {}
+        current = attempts.current(tx, tried)
         queued = self.queue(tx) if any(row.status is Status.QUEUED for row in rows) else None
         return [
             {
-                **_core(row, queued),
-                "queue": _place(row, queued),
+                **_core(row, queued, history[row.id]),
                 "metrics": {"latest": latest.get(row.id, {})},
-                **self._of_attempt(attempts.get(tx, row.id, row.attempt) if row.attempt else None),
-                "transitions": [_transition(item) for item in history[row.id]],
+                **self._of_attempt(current.get(row.id)),
             }
             for row in rows
         ]
+
+    def fresh(self, tx: Tx, row: JobRow) -> Json:
+        """A job that this transaction has inserted."""
+        shown = _core(row, self.queue(tx), fresh.history(row))
+        return {**shown, "metrics": {"latest": {}}, **self._of_attempt(None)}
 
     def queue(self, tx: Tx) -> Queue:
         """As it was planned last, with those behind that were queued since."""
@@ -138,7 +142,7 @@ def version() -> Json:
     return {"server": installed_version("elastrain"), "api": "1", "min_client": "0.1.0"}
 
 
-def _core(row: JobRow, queue: Queue | None) -> Json:
+def _core(row: JobRow, queue: Queue | None, history: Sequence[TransitionRow]) -> Json:
     return {
         "id": row.id,
         "name": row.name,
@@ -183,6 +187,8 @@ def _core(row: JobRow, queue: Queue | None) -> Json:
         "checkpoint_requests": {"asked": row.checkpoint_no, "done": row.checkpoint_done},
         "pinned": row.pinned,
         "allowed_actions": allowed_actions(row.status, row.desired),
+        "queue": _place(row, queue),
+        "transitions": [_transition(item) for item in history],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -16,12 +16,12 @@ from elastrain.service.store.schema import jobs
 # every column, in the order of AttemptRow
 _COLUMNS = [table.c[field.name] for field in fields(AttemptRow)]
 _BY_NUMBER = select(*_COLUMNS).where(table.c.job == bindparam("job"), table.c.number == bindparam("number"))
-_BY_TOKEN = select(*_COLUMNS).where(table.c.token_digest == bindparam("token_digest"))
-_ACKED = (
-    update(table)
-    .where(table.c.job == bindparam("_job"), table.c.number == bindparam("_number"))
-    .values(acked_seq=bindparam("_seq"))
+_CURRENT = (
+    select(*_COLUMNS)
+    .join(jobs, (jobs.c.id == table.c.job) & (jobs.c.attempt == table.c.number))
+    .where(table.c.job.in_(bindparam("jobs", expanding=True)))
 )
+_CHANGE = update(table).where(table.c.job == bindparam("_job"), table.c.number == bindparam("_number"))
 
 
 class Line(NamedTuple):
@@ -78,8 +78,9 @@ def get(tx: Tx, job: str, number: int) -> AttemptRow | None:
     return _row(tx.execute(_BY_NUMBER, {"job": job, "number": number}).first())
 
 
-def by_token(tx: Tx, token_digest: str) -> AttemptRow | None:
-    return _row(tx.execute(_BY_TOKEN, {"token_digest": token_digest}).first())
+def current(tx: Tx, ids: Sequence[str]) -> dict[str, AttemptRow]:
+    """{job: its current attempt}, of those that have one."""
+    return {row.job: row for row in _rows(tx.execute(_CURRENT, {"jobs": ids}))} if ids else {}
 
 
 def line(tx: Tx, token_digest: str) -> Line | None:
@@ -106,12 +107,12 @@ def of_job(tx: Tx, job: str) -> list[AttemptRow]:
 
 
 def change(tx: Tx, job: str, number: int, **values: Any) -> None:
-    tx.execute(update(table).where(table.c.job == job, table.c.number == number).values(**values))
+    tx.execute(_CHANGE, {"_job": job, "_number": number, **values})
 
 
 def acknowledge(tx: Tx, job: str, number: int, seq: int) -> None:
     """All facts up to this one are written."""
-    tx.execute(_ACKED, {"_job": job, "_number": number, "_seq": seq})
+    change(tx, job, number, acked_seq=seq)
 
 
 def _row(row: Row[Any] | None) -> AttemptRow | None:

@@ -4,45 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Integer, Row, Select, and_, bindparam, delete, func, insert, or_, select, update
 
 from elastrain.service.jobs import ENDED, Desired, Reason, Status
 from elastrain.service.store import feed
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.rows import JobRow, TransitionRow, WaitingRow
-from elastrain.service.store.schema import job_labels, transitions
+from elastrain.service.store.schema import attempts, job_labels, transitions
 from elastrain.service.store.schema import jobs as table
 
 # ids in one question
 MANY = 500
-# a freshly inserted job that was never looked at by the scheduler
-_NEW: dict[str, Any] = {
-    "status": Status.QUEUED.value,
-    "reason": Reason.SUBMITTED.value,
-    "desired": Desired.RUN.value,
-    "desired_version": 1,
-    "workers_target": 0,
-    "checkpoint_no": 0,
-    "checkpoint_done": 0,
-    "attempt": 0,
-    "attempts_made": 0,
-    "next_attempt_at": 0.0,
-    "short_of": 0,
-    "retries_used": 0,
-    "retries_mark": 0,
-    "active_s": 0.0,
-    "position": 0,
-    "step": 0,
-    "workers_active": 0,
-    "workers_replaced": 0,
-    "steps_skipped": 0,
-    "era_attempt": 0,
-    "era_epoch_no": 0,
-    "pinned": False,
-}
-
 
 _NAMES = [field.name for field in fields(JobRow)]
 _STATUS, _DESIRED = _NAMES.index("status"), _NAMES.index("desired")
@@ -50,50 +25,41 @@ _STATUS, _DESIRED = _NAMES.index("status"), _NAMES.index("desired")
 _COLUMNS = [table.c[name] for name in _NAMES]
 _BY_ID = select(*_COLUMNS).where(table.c.id == bindparam("id"))
 _LOCKED = _BY_ID.with_for_update()
-_INSERT, _NOTE = insert(table), insert(transitions)
+_BY_TOKEN = (
+    select(*_COLUMNS, attempts.c.number)
+    .join(attempts, attempts.c.job == table.c.id)
+    .where(attempts.c.token_digest == bindparam("token_digest"))
+)
+_LOCKED_BY_TOKEN = _BY_TOKEN.with_for_update(of=table)
+_NOTE, _LABEL = insert(transitions), insert(job_labels)
+_CHANGE = update(table).where(table.c.id == bindparam("_id"))
 _NEXT_NOTE = select(func.coalesce(func.max(transitions.c.number), 0) + 1).where(
     transitions.c.job == bindparam("job")
 )
 _WAITING = select(*(table.c[name] for name in WaitingRow._fields)).where(
     table.c.status == Status.QUEUED.value
 )
+_QUEUED_SINCE = (
+    select(table.c.id)
+    .where(table.c.status == Status.QUEUED.value, table.c.since >= bindparam("at"))
+    .order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)
+)
+_HISTORY = (
+    select(*(transitions.c[name] for name in ("job", "status", "reason", "at", "actor")))
+    .where(transitions.c.job.in_(bindparam("ids", expanding=True)))
+    .order_by(transitions.c.job, transitions.c.number)
+)
 _NOTHING_LEFT: dict[str, Any] = {"workers_active": 0, "workers_target": 0, "workers_held": 0, "eta_s": None}
-
-
-def insert_new(
-    tx: Tx, id: str, *, spec: dict[str, Any], actor: str, warnings: list[str], at: float
-) -> JobRow:
-    """A queued job, its first transition and event. The id must be free: see `taken`."""
-    values = {
-        **_NEW,
-        "id": id,
-        "name": spec["name"],
-        "project": spec["project"],
-        "priority": spec["priority"],
-        "spec": spec,
-        "created_by": actor,
-        "workers_min": spec["workers"]["min"],
-        "workers_max": spec["workers"]["max"],
-        "warnings": warnings,
-    }
-    tx.execute(_INSERT, values | dict.fromkeys(("created_at", "since", "queued_at", "desired_at"), at))
-    _add_labels(tx, id, spec["labels"])
-    _note(tx, id, Status.QUEUED, Reason.SUBMITTED, "The job was submitted", actor, at)
-    return get(tx, id)
-
-
-def taken(tx: Tx, id: str) -> bool:
-    return tx.execute(select(table.c.id).where(table.c.id == id)).first() is not None
 
 
 def set_labels(tx: Tx, id: str, labels: dict[str, str]) -> None:
     tx.execute(delete(job_labels).where(job_labels.c.job == id))
-    _add_labels(tx, id, labels)
+    add_labels(tx, id, labels)
 
 
-def _add_labels(tx: Tx, id: str, labels: dict[str, str]) -> None:
+def add_labels(tx: Tx, id: str, labels: dict[str, str]) -> None:
     if labels:
-        tx.execute(insert(job_labels), [{"job": id, "key": k, "value": str(v)} for k, v in labels.items()])
+        tx.execute(_LABEL, [{"job": id, "key": k, "value": str(v)} for k, v in labels.items()])
 
 
 def get(tx: Tx, id: str) -> JobRow:
@@ -104,6 +70,13 @@ def get(tx: Tx, id: str) -> JobRow:
 def lock(tx: Tx, id: str) -> JobRow:
     """The job, and nobody else writes about it until this transaction ends. Raises LookupError."""
     return _row(_one(tx.execute(_LOCKED, {"id": id}).first(), id))
+
+
+def of_token(tx: Tx, token_digest: str, lock: bool) -> tuple[JobRow, int] | None:
+    """The job of a driver's token, and the number of its attempt. lock: as `lock`."""
+    query = _LOCKED_BY_TOKEN if lock else _BY_TOKEN
+    row = tx.execute(query, {"token_digest": token_digest}).first()
+    return None if row is None else (_row(row[:-1]), row[-1])
 
 
 def starting_with(tx: Tx, prefix: str, project: str | None, limit: int = 5) -> list[JobRow]:
@@ -120,28 +93,44 @@ def page(
     *,
     statuses: Collection[str],
     project: str | None,
-    labels: Collection[tuple[str, str]],
+    labels: Sequence[tuple[str, str]],
     before: tuple[float, str] | None,
     limit: int,
 ) -> list[JobRow]:
     """Newest first, from just before (created_at, id)."""
+    asked: dict[str, Any] = {"limit": limit}
+    asked |= {"statuses": list(statuses)} if statuses else {}
+    asked |= {"project": project} if project is not None else {}
+    asked |= {"at": before[0], "id": before[1]} if before is not None else {}
+    for number, (key, value) in enumerate(labels):
+        asked |= {f"key_{number}": key, f"value_{number}": value}
+    query = _page(bool(statuses), project is not None, len(labels), before is not None)
+    return [_row(row) for row in tx.execute(query, asked)]
+
+
+@lru_cache(maxsize=64)
+def _page(statuses: bool, project: bool, labels: int, before: bool) -> Select[Any]:
+    """The question, made once for each kind of it: making it takes longer than the answer to a short one."""
     newest = (table.c.created_at.desc(), table.c.id.desc())
-    query = select(*_COLUMNS).where(table.c.deleted_at.is_(None)).order_by(*newest).limit(limit)
+    query = select(*_COLUMNS).where(table.c.deleted_at.is_(None)).order_by(*newest)
     if statuses:
-        query = query.where(table.c.status.in_(statuses))
-    if project is not None:
-        query = query.where(table.c.project == project)
-    for key, value in labels:
+        query = query.where(table.c.status.in_(bindparam("statuses", expanding=True)))
+    if project:
+        query = query.where(table.c.project == bindparam("project"))
+    for number in range(labels):
         query = query.where(
             select(job_labels.c.job)
-            .where(job_labels.c.job == table.c.id, job_labels.c.key == key, job_labels.c.value == value)
+            .where(
+                job_labels.c.job == table.c.id,
+                job_labels.c.key == bindparam(f"key_{number}"),
+                job_labels.c.value == bindparam(f"value_{number}"),
+            )
             .exists()
         )
-    if before is not None:
-        at, id = before
-        older = and_(table.c.created_at == at, table.c.id < id)
-        query = query.where(or_(table.c.created_at < at, older))
-    return [_row(row) for row in tx.execute(query)]
+    if before:
+        older = and_(table.c.created_at == bindparam("at"), table.c.id < bindparam("id"))
+        query = query.where(or_(table.c.created_at < bindparam("at"), older))
+    return query.limit(bindparam("limit", type_=Integer))
 
 
 def in_status(tx: Tx, statuses: Iterable[Status]) -> list[JobRow]:
@@ -174,8 +163,7 @@ def specs(tx: Tx, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def queued_since(tx: Tx, at: float) -> list[str]:
     """Those that were queued at that time or later, in the order of priority and age."""
-    query = select(table.c.id).where(table.c.status == Status.QUEUED.value, table.c.since >= at)
-    return list(tx.execute(query.order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)).scalars())
+    return list(tx.execute(_QUEUED_SINCE, {"at": at}).scalars())
 
 
 def counts(tx: Tx) -> dict[str, int]:
@@ -187,7 +175,7 @@ def counts(tx: Tx) -> dict[str, int]:
 
 def change(tx: Tx, id: str, **values: Any) -> None:
     """Set columns that are not the status."""
-    tx.execute(update(table).where(table.c.id == id).values(**_plain(values)))
+    tx.execute(_CHANGE, {"_id": id, **_plain(values)})
 
 
 def move(
@@ -224,10 +212,8 @@ def move(
 
 def history(tx: Tx, ids: Collection[str]) -> dict[str, list[TransitionRow]]:
     """The transitions of these jobs, oldest first."""
-    c = transitions.c
-    query = select(c.job, c.status, c.reason, c.at, c.actor).where(c.job.in_(ids)).order_by(c.job, c.number)
     found: dict[str, list[TransitionRow]] = {id: [] for id in ids}
-    for job, *rest in tx.execute(query):
+    for job, *rest in tx.execute(_HISTORY, {"ids": list(ids)}):
         found[job].append(TransitionRow(*rest))
     return found
 
@@ -245,7 +231,7 @@ def _one(row: Row[Any] | None, id: str) -> Row[Any]:
     return row
 
 
-def _row(row: Row[Any]) -> JobRow:
+def _row(row: Row[Any] | tuple[Any, ...]) -> JobRow:
     """By position: ten thousand rows by name take a second."""
     values = list(row)
     values[_STATUS], values[_DESIRED] = Status(values[_STATUS]), Desired(values[_DESIRED])

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.schema import idempotency as table
+
+_FIND = select(table.c.body_digest, table.c.answer, table.c.job).where(
+    table.c.token == bindparam("token"), table.c.route == bindparam("route"), table.c.key == bindparam("key")
+)
+_ADD = insert(table)
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,7 @@ class KeyTaken(Exception):
 
 def find(tx: Tx, token: str, route: str, key: str) -> KeyRow | None:
     """The first use of this key."""
-    c = table.c
-    query = select(c.body_digest, c.answer, c.job).where(c.token == token, c.route == route, c.key == key)
-    row = tx.execute(query).first()
+    row = tx.execute(_FIND, {"token": token, "route": route, "key": key}).first()
     return None if row is None else KeyRow(*row)
 
 
@@ -37,7 +40,7 @@ def add(
     """Raises KeyTaken."""
     values = {"token": token, "route": route, "key": key, "body_digest": body_digest}
     try:
-        tx.execute(insert(table).values(**values, job=job, answer=answer, at=at))
+        tx.execute(_ADD, {**values, "job": job, "answer": answer, "at": at})
     except IntegrityError as error:
         raise KeyTaken(key) from error
 

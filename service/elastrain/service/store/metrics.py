@@ -15,15 +15,25 @@ from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from elastrain.service.store.engine import Tx
-from elastrain.service.store.feed import take_positions
 from elastrain.service.store.schema import jobs, metrics_latest, metrics_superseded
 from elastrain.service.store.schema import metrics as table
 
 Value = float | str
 # what each batch of facts asks, made once
-_ERA = select(jobs.c.era_attempt, jobs.c.era_epoch_no).where(jobs.c.id == bindparam("job"))
+_TAKE = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("_job"))
+    .values(position=jobs.c.position + bindparam("_count"))
+    .returning(jobs.c.position, jobs.c.era_attempt, jobs.c.era_epoch_no)
+)
+_ADD, _ADD_LATEST = insert(table), insert(metrics_latest)
 _LATEST_STEPS = select(metrics_latest.c.name, metrics_latest.c.step).where(
     metrics_latest.c.job == bindparam("job")
+)
+_LATEST_OF = (
+    select(*(metrics_latest.c[name] for name in ("job", "name", "value", "word")))
+    .where(metrics_latest.c.job.in_(bindparam("ids", expanding=True)))
+    .order_by(metrics_latest.c.name)
 )
 _LATEST = ("job", "name", "step", "value", "word", "attempt", "epoch_no")
 _SET_LATEST = (
@@ -61,8 +71,8 @@ def split(number: float) -> tuple[float | None, str | None]:
 
 def add(tx: Tx, job: str, attempt: int, points: Sequence[NewPoint]) -> None:
     """Points in the order in which they were made. Those of an era that was overtaken are history only."""
-    position = take_positions(tx, job, len(points)) - len(points)
-    era, fresh = _era(tx, job), _Fresh(tx, job)
+    position, era = _take_positions(tx, job, len(points))
+    fresh = _Fresh(tx, job)
     for point in points:
         position += 1
         mine = (attempt, point.epoch_no)
@@ -105,7 +115,7 @@ class _Fresh:
 
     def write(self) -> None:
         if self._rows or self._history:
-            self._tx.execute(insert(table), [*self._rows.values(), *self._history])
+            self._tx.execute(_ADD, [*self._rows.values(), *self._history])
         newest: dict[str, dict[str, Any]] = {}
         for (name, step), row in self._rows.items():
             if step >= max(self._known.get(name, -1), newest[name]["step"] if name in newest else -1):
@@ -124,10 +134,8 @@ def series(
 
 def latest(tx: Tx, ids: Collection[str]) -> dict[str, dict[str, Value]]:
     """{job: {name: newest value}}"""
-    c = metrics_latest.c
     found: dict[str, dict[str, Value]] = {id: {} for id in ids}
-    query = select(c.job, c.name, c.value, c.word).where(c.job.in_(ids)).order_by(c.name)
-    for job, name, value, word in tx.execute(query):
+    for job, name, value, word in tx.execute(_LATEST_OF, {"ids": list(ids)}):
         found[job][name] = word if value is None else value
     return found
 
@@ -139,9 +147,10 @@ def superseded(tx: Tx, job: str) -> list[tuple[int, int, int]]:
     return [(first, last, attempt) for first, last, attempt in tx.execute(query)]
 
 
-def _era(tx: Tx, job: str) -> tuple[int, int]:
-    row = tx.execute(_ERA, {"job": job}).one()
-    return row[0], row[1]
+def _take_positions(tx: Tx, job: str, count: int) -> tuple[int, tuple[int, int]]:
+    """As the feed takes them. -> (the one before the first, the era that counts until now)"""
+    last, attempt, epoch_no = tx.execute(_TAKE, {"_job": job, "_count": count}).one()
+    return last - count, (attempt, epoch_no)
 
 
 def _latest_steps(tx: Tx, job: str) -> dict[str, int]:
@@ -195,7 +204,7 @@ def _set_latest(tx: Tx, rows: Sequence[Mapping[str, Any]], known: Container[str]
     if old:
         tx.execute(_SET_LATEST, old)
     if new:
-        tx.execute(insert(metrics_latest), new)
+        tx.execute(_ADD_LATEST, new)
 
 
 def _samples(tx: Tx, job: str, name: str, from_step: int, points: int) -> list[Sample]:

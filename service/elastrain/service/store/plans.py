@@ -15,6 +15,8 @@ from elastrain.service.store.engine import Tx
 from elastrain.service.store.schema_queue import plans as table
 
 _ONLY = "queue"
+_VERSION = select(func.coalesce(func.max(table.c.version), 0))
+_READ = select(table.c.version, table.c.at, table.c.queue, table.c.first)
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class NotOurTurn(RuntimeError):
 
 
 def version(tx: Tx) -> int:
-    return int(tx.execute(select(func.coalesce(func.max(table.c.version), 0))).scalar_one())
+    return int(tx.execute(_VERSION).scalar_one())
 
 
 def read(tx: Tx) -> PlanRow:
-    row = tx.execute(select(table.c.version, table.c.at, table.c.queue, table.c.first)).first()
+    row = tx.execute(_READ).first()
     return PlanRow(0, 0.0, [], None) if row is None else PlanRow(*row)
 
 
