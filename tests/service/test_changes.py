@@ -1,5 +1,7 @@
 """News of jobs within one process: a shortcut that may wake somebody in vain, and never forgets anybody."""
 
+import threading
+
 import pytest
 
 from elastrain.service import changes
@@ -23,6 +25,32 @@ def test_facts_of_training_do_not_wake_the_reconciler() -> None:
     assert news.count(RECONCILER) == seen
     news.tell("j-1", reported=True, decide=True)
     assert news.count(RECONCILER) != seen
+
+
+def test_a_thread_is_woken_by_what_it_waits_for_and_not_by_all_that_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    news, woken = Changes(), list[int]()
+    wake = news._condition.notify_all
+    monkeypatch.setattr(news._condition, "notify_all", lambda: (woken.append(1), wake()))
+    seen, inside = news.count(RECONCILER), threading.Event()
+
+    def wait() -> None:
+        inside.set()
+        news.wait(RECONCILER, seen, 30.0)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    inside.wait()
+    while not news._waited_for:
+        pass
+    news.tell("j-1", reported=True)
+    assert woken == []
+    news.tell("j-1", decide=True)
+    waiting.join()
+    assert woken == [1]
+    news.tell("j-1", decide=True)
+    assert (woken, dict(news._waited_for)) == ([1], {})
 
 
 def test_news_of_a_hundred_thousand_jobs_are_not_kept_for_ever_and_nobody_misses_one(

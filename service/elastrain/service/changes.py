@@ -7,6 +7,7 @@ service process, or a missed wake-up, costs a moment and never an answer.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,7 @@ class Changes:
         self._number = self._forgotten = 0
         self._last: dict[str, int] = {}
         self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._waited_for: Counter[str] = Counter()  # a thread that is woken in vain costs a turn, too
 
     def count(self, job: str = "") -> int:
         """Another number than before if there was news since. Cheap enough to be asked from an event loop."""
@@ -45,11 +47,14 @@ class Changes:
         names += [RECONCILER] if decide else []
         with self._condition:
             self._number += 1
+            waited_for = not self._waited_for.keys().isdisjoint(names)
             if len(self._last) > KEPT:
+                waited_for = True
                 self._last.clear()
                 self._forgotten = self._number
             self._last.update(dict.fromkeys(names, self._number))
-            self._condition.notify_all()
+            if waited_for:
+                self._condition.notify_all()
             listeners = [wake for name in names for wake in self._listeners.get(name, ())]
         for wake in listeners:
             wake()
@@ -57,7 +62,9 @@ class Changes:
     def wait(self, job: str, seen: int, timeout_s: float) -> int:
         """Block until the job's number differs from `seen` or the time is up; returns the number."""
         with self._condition:
+            self._waited_for[job] += 1
             self._condition.wait_for(lambda: self._last.get(job, self._forgotten) != seen, timeout_s)
+            self._waited_for -= Counter((job,))  # and none is left of those that nobody waits for
             return self._last.get(job, self._forgotten)
 
     @contextmanager
