@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from elastrain.service.clock import Clock
@@ -29,6 +30,24 @@ class Pace:
             self._last.clear()
         self._last[what] = now
         return True
+
+
+class Breath:
+    """Called often by a long computation, it sleeps now and then: other threads of this interpreter go first.
+
+    Whoever answers a request needs the interpreter twenty times for a moment, and beside one that computes he
+    waits for it each time.
+    """
+
+    COMPUTES_S, SLEEPS_S = 0.002, 0.004
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __call__(self) -> None:
+        if time.perf_counter() - self._since >= self.COMPUTES_S:
+            time.sleep(self.SLEEPS_S)
+            self._since = time.perf_counter()
 
 
 def cause(error: BaseException) -> str:

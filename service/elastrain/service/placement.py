@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from elastrain.service.changes import Changes
 from elastrain.service.commands import want
 from elastrain.service.jobs import Desired, Reason, Signal, Status, advance
 from elastrain.service.look import STEADY_S
+from elastrain.service.pace import Breath
 from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wait, facts, plan
 from elastrain.service.scheduling.asks import BEHIND
@@ -32,9 +33,11 @@ class Placement:
     def place(self, nodes: Sequence[RayNode], error: str | None, now: float, admitting: bool) -> list[str]:
         """Ids of the jobs that may start now. error: why Ray cannot be reached. admitting: whether anything
         may start or change; what waits says why in any case."""
+        breathe = Breath()
         with self._store.read() as tx:
-            known = facts.read(tx, now, self._known)
-        made = self._plan(known, nodes, error, now)
+            known = facts.read(tx, now, self._known, breathe)
+        made = self._plan(known, nodes, error, now, breathe)
+        breathe()
         wanted = {id: answer for id, answer in made.answers.items() if _differs(known, id, answer)}
         if not admitting:
             wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
@@ -45,14 +48,21 @@ class Placement:
         except plans.NotOurTurn:
             return []  # the next round sees what the other process has done
 
-    def _plan(self, known: facts.Facts, nodes: Sequence[RayNode], error: str | None, now: float) -> Plan:
+    def _plan(
+        self,
+        known: facts.Facts,
+        nodes: Sequence[RayNode],
+        error: str | None,
+        now: float,
+        breathe: Callable[[], None],
+    ) -> Plan:
         if error is not None:
             waiting = [ask.id for ask in known.asks if ask.stage is Stage.WAITING]
             wait, before = facts.ray_unreachable(error), known.plan
             return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
         seen = [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in nodes]
         there = facts.nodes_of(seen, known.asks, self._driver_cpu, self._ceiling, self._held(known, now))
-        return plan(known.asks, there, known.policy(self._driver_cpu, now))
+        return plan(known.asks, there, known.policy(self._driver_cpu, now), breathe)
 
     def _held(self, known: facts.Facts, now: float) -> dict[str, float]:
         """The most that our jobs held lately: Ray shows it as used for a while after it was given back."""

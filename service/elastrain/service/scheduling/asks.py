@@ -70,6 +70,21 @@ class Ask:
         """Per worker."""
         return self.worker.get("GPU", 0.0)
 
+    @cached_property
+    def least(self) -> int:
+        """Workers that it needs to start, spares among them."""
+        return self.min + self.spares
+
+    @cached_property
+    def shape(self) -> tuple[tuple[str, float], ...]:
+        """What two jobs have in common of which a group of one fits wherever a group of the other does."""
+        return tuple(sorted(self.group.items()))
+
+    @cached_property
+    def demand(self) -> tuple[object, ...]:
+        """What two jobs have in common that take the same part of any cluster."""
+        return (self.least, *sorted(self.worker.items()))
+
     @property
     def title(self) -> str:
         return f"{self.id} ({self.name})"

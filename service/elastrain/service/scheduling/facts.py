@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from elastrain.service.scheduling.asks import (
 )
 from elastrain.service.scheduling.ceiling import Shape, addable
 from elastrain.service.scheduling.curve import curve_of
-from elastrain.service.scheduling.plan import plan
+from elastrain.service.scheduling.plan import BREATH, plan
 from elastrain.service.store import Tx, attempts, jobs, plans, projects, training
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow
@@ -66,11 +66,15 @@ class Known:
     def __init__(self) -> None:
         self._asks: dict[str, tuple[tuple[Any, ...], Ask]] = {}
 
-    def asks(self, tx: Tx, rows: Sequence[WaitingRow]) -> list[Ask]:
+    def asks(
+        self, tx: Tx, rows: Sequence[WaitingRow], breathe: Callable[[], None] = lambda: None
+    ) -> list[Ask]:
         """What a spec says about its job's size stays as it is for as long as the job waits."""
         specs = jobs.specs(tx, [row.id for row in rows if row.id not in self._asks])
         found: dict[str, tuple[tuple[Any, ...], Ask]] = {}
-        for row in rows:
+        for number, row in enumerate(rows):
+            if not number % BREATH:
+                breathe()
             asked = (row.priority, row.queued_at, row.workers_min, row.workers_max, row.curve)
             before = self._asks.get(row.id)
             if before is None or before[0] != asked:
@@ -81,13 +85,13 @@ class Known:
         return [ask for _, ask in found.values()]
 
 
-def read(tx: Tx, now: float, known: Known | None = None) -> Facts:
+def read(tx: Tx, now: float, known: Known | None = None, breathe: Callable[[], None] = lambda: None) -> Facts:
     """A job whose last driver is still leaving rests, and so does one that waits for its next attempt."""
     active, waiting = jobs.in_status(tx, ACTIVE), jobs.waiting(tx)
     leaving = {attempt.job for attempt in attempts.with_driver(tx)}
     places = training.places(tx)
     asks = [_active_ask(row, places.get(row.id, ())) for row in active]
-    for row, ask in zip(waiting, (known or Known()).asks(tx, waiting), strict=True):
+    for row, ask in zip(waiting, (known or Known()).asks(tx, waiting, breathe), strict=True):
         rests = row.id in leaving or row.next_attempt_at > now
         asks.append(replace(ask, stage=Stage.RESTING) if rests else ask)
     rows = {row.id: row for row in active}, {row.id: row for row in waiting}

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from elastrain.service.scheduling.asks import Ask, Policy
-from elastrain.service.scheduling.room import Room
+from elastrain.service.scheduling.room import Room, share_of
 
 OVERDUE_S = 3600.0
 
@@ -22,51 +22,64 @@ def in_order(asks: Iterable[Ask], room: Room, policy: Policy) -> list[Ask]:
     classes: defaultdict[int, list[Ask]] = defaultdict(list)
     for ask in sorted(asks, key=lambda ask: (ask.since, ask.id)):
         classes[ask.priority].append(ask)
-    shares: dict[str, float] = {}
+    shares = _Shares(room, policy)
     found: list[Ask] = []
     for priority in sorted(classes, reverse=True):
         patient: list[Ask] = []
         for ask in classes[priority]:
             if policy.now - ask.since >= OVERDUE_S:
                 found.append(ask)
-                _count(ask, shares, room, policy)
+                shares.count(ask)
             else:
                 patient.append(ask)
-        found += _in_turns(patient, shares, room, policy)
+        found += _in_turns(patient, shares)
     return found
 
 
-def _in_turns(asks: list[Ask], shares: dict[str, float], room: Room, policy: Policy) -> Iterable[Ask]:
+def _in_turns(asks: list[Ask], shares: _Shares) -> Iterable[Ask]:
     """asks: the oldest first."""
     queues: dict[str, list[Ask]] = {}
     for ask in reversed(asks):
         queues.setdefault(ask.project, []).append(ask)
-    heads = [(_share(project, shares, room), queue[-1].since, project) for project, queue in queues.items()]
+    heads = [(shares.of(project), queue[-1].since, project) for project, queue in queues.items()]
     heapq.heapify(heads)
     while heads:
         _, _, project = heads[0]
         ask = queues[project].pop()
-        _count(ask, shares, room, policy)
+        share = shares.count(ask)
         yield ask
         if queues[project]:
-            head = (shares[project], queues[project][-1].since, project)
+            head = (share, queues[project][-1].since, project)
             heapq.heapreplace(heads, head)
         else:
             heapq.heappop(heads)
 
 
-def _share(project: str, shares: dict[str, float], room: Room) -> float:
-    if project not in shares:
-        shares[project] = room.share(project)
-    return shares[project]
+class _Shares:
+    """The part of the cluster that each project has, if those that were counted ran."""
 
+    def __init__(self, room: Room, policy: Policy) -> None:
+        self._room, self._policy = room, policy
+        self._shares: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+        self._parts: dict[tuple[object, ...], float] = {}  # jobs of few kinds are many
 
-def _count(ask: Ask, shares: dict[str, float], room: Room, policy: Policy) -> None:
-    """As if it ran. Shares of single jobs are added up: an upper bound where its resources differ."""
-    part = [
-        amount * (ask.min + ask.spares) / room.total[name]
-        for name, amount in ask.worker.items()
-        if room.total.get(name, 0.0) > 0
-    ]
-    before = _share(ask.project, shares, room)
-    shares[ask.project] = before + max(part, default=0.0) / policy.project(ask.project).weight
+    def of(self, project: str) -> float:
+        if project not in self._shares:
+            self._shares[project] = self._room.share(project)
+            self._weights[project] = self._policy.project(project).weight
+        return self._shares[project]
+
+    def count(self, ask: Ask) -> float:
+        """As if it ran; its project's share then. Shares of single jobs are added up: an upper bound where
+        its resources differ."""
+        share = self.of(ask.project) + self._part(ask) / self._weights[ask.project]
+        self._shares[ask.project] = share
+        return share
+
+    def _part(self, ask: Ask) -> float:
+        part = self._parts.get(ask.demand)
+        if part is None:
+            whole = {name: amount * ask.least for name, amount in ask.worker.items()}
+            part = self._parts[ask.demand] = share_of(whole, self._room.total)
+        return part

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from elastrain.service.jobs import Reason
@@ -27,6 +27,8 @@ from elastrain.service.scheduling.spare import hand_out, to_move
 DETAILED = 50
 # for so many jobs in a round others may be asked to make room
 RECLAIMS = 10
+# others may go first after so many jobs
+BREATH = 50
 
 
 @dataclass
@@ -39,9 +41,14 @@ class Plan:
     first: str | None = None
 
 
-def plan(asks: Sequence[Ask], nodes: Sequence[Node], policy: Policy | None = None) -> Plan:
-    """Pure: the same facts give the same plan."""
-    return _Round(asks, nodes, policy or Policy()).run()
+def plan(
+    asks: Sequence[Ask],
+    nodes: Sequence[Node],
+    policy: Policy | None = None,
+    breathe: Callable[[], None] = lambda: None,
+) -> Plan:
+    """Pure: the same facts give the same plan. breathe: is called often, to let others compute."""
+    return _Round(asks, nodes, policy or Policy()).run(breathe)
 
 
 class _Round:
@@ -57,13 +64,16 @@ class _Round:
         self._first: Ask | None = None
         self._hopeless: dict[tuple[object, ...], int] = {}
         self._blocked: set[tuple[object, ...]] = set()
+        self._behinds: dict[int, Wait] = {}
         self._reclaims = 0
         self._plan = Plan()
 
-    def run(self) -> Plan:
+    def run(self, breathe: Callable[[], None]) -> Plan:
         waiting = [ask for ask in self._asks if ask.stage in (Stage.WAITING, Stage.RESTING)]
         short = [ask for ask in self._asks if ask.stage is Stage.RUNNING and ask.held < ask.min]
         for number, ask in enumerate(in_order([*waiting, *short], self._room, self._policy)):
+            if not number % BREATH:
+                breathe()
             if ask.stage is Stage.RUNNING:
                 self._lift(ask)
                 continue
@@ -81,25 +91,30 @@ class _Round:
     # -- minima
 
     def _serve(self, ask: Ask, number: int) -> None:
-        groups = (ask.min + ask.spares) // ask.per_group
+        groups = ask.least // ask.per_group
         if self._take(ask, groups, driver=True):
             self._workers[ask.id] = ask.min
             self._starting.append(ask)
             return
-        behind = Wait(Reason.BEHIND_OTHER_JOBS, BEHIND, ask.min + ask.spares)
-        shape = (*_shape(ask, driver=True), groups, ask.project)
-        if number >= DETAILED and shape in self._blocked:
-            self._plan.answers[ask.id] = behind
+        kind = (ask.shape, groups, ask.project)
+        if number >= DETAILED and kind in self._blocked:
+            self._plan.answers[ask.id] = self._behind(ask)
             return
         wait = self._wait(ask, groups)
         if wait.reason in (Reason.NO_CAPACITY, Reason.BEHIND_OTHER_JOBS):
-            self._blocked.add(shape)
-            wait = wait if number < DETAILED else behind
+            self._blocked.add(kind)
+            wait = wait if number < DETAILED else self._behind(ask)
         self._plan.answers[ask.id] = wait
+
+    def _behind(self, ask: Ask) -> Wait:
+        """One for all that lack as many."""
+        if ask.least not in self._behinds:
+            self._behinds[ask.least] = Wait(Reason.BEHIND_OTHER_JOBS, BEHIND, ask.least)
+        return self._behinds[ask.least]
 
     def _take(self, ask: Ask, groups: int, driver: bool) -> bool:
         """From what is free. What did not fit once in this round does not fit later: room only shrinks."""
-        shape = _shape(ask, driver)
+        shape = (ask.shape, driver)
         if groups >= self._hopeless.get(shape, groups + 1):
             return False
         if self._room.take(ask, groups, BOTH, driver):
@@ -199,8 +214,3 @@ class _Round:
 def _gives(ask: Ask) -> bool:
     """Whether it is giving something back."""
     return ask.stage is Stage.LEAVING or ask.holds > ask.held + ask.spares
-
-
-def _shape(ask: Ask, driver: bool) -> tuple[object, ...]:
-    """What two jobs have in common of which one fits wherever the other does."""
-    return tuple(sorted(ask.group.items())), driver
