@@ -47,6 +47,41 @@ def test_a_paused_job_gives_everything_back_and_is_resumed_under_its_id(world: W
     assert world.job(id)["counters"]["retries_left"] == 3
 
 
+@pytest.mark.parametrize(("recorded", "end"), [(False, "paused"), (True, "succeeded")])
+def test_a_driver_that_never_comes_to_an_end_of_its_pause_is_ended_by_ray_and_nothing_is_guessed(
+    world: World, recorded: bool, end: str
+) -> None:
+    id, driver = world.running()
+    driver.saves(40)
+    world.ask("pause", id)
+    world.round(world.settings.pause_grace_s - 10)
+    assert world.ray.stops == []
+    if recorded:  # and then it hangs, before anybody hears of it
+        driver.writes_outcome("succeeded")
+    world.round(20)
+    world.round()
+    assert world.ray.stops == [driver.launch.submission_id]
+    assert [item["data"]["attempt"] for item in world.events(id, "attempt.stopping")] == [1]
+    assert "900 s of the request to pause" in world.events(id, "attempt.stopping")[0]["message"]
+    world.round()
+    assert (world.status(id), world.job(id)["workers"]["target"]) == (end, 0)
+    assert world.job(id)["counters"]["retries_left"] == 3
+
+
+def test_a_preempted_driver_that_hangs_gives_its_workers_back_after_the_deadline_of_a_pause(
+    world: World,
+) -> None:
+    id, driver = world.running(workers={"min": 2, "max": 2})
+    urgent = world.submit(priority=5, workers={"min": 2, "max": 2})
+    world.round()
+    assert (world.status(id), driver.desired()["desired"]) == ("pausing", "preempt")
+    world.round(world.settings.pause_grace_s + 1)
+    for _ in range(4):
+        world.round()
+    assert (world.status(id), world.job(id)["reason"]) == ("queued", "preempted")
+    assert world.status(urgent) == "starting"
+
+
 def test_a_job_that_is_paused_while_queued_never_starts(world: World) -> None:
     id = world.submit()
     assert world.ask("pause", id)["status"] == "paused"

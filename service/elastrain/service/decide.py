@@ -61,6 +61,7 @@ class Limits:
     """began: when this service process started; a driver is not blamed for the time before that."""
 
     cancel_grace_s: float
+    pause_grace_s: float
     claim_timeout_s: float
     began: float = 0.0
 
@@ -138,6 +139,9 @@ def _stop_reason(job: JobRow, attempt: AttemptRow, now: float, limits: Limits) -
         if now - max(attempt.submitted_at or 0.0, limits.began) > limits.claim_timeout_s:
             return f"the driver did not call the service within {limits.claim_timeout_s:g} s"
         return None
-    if job.desired is Desired.CANCEL and now - max(job.desired_at, limits.began) > limits.cancel_grace_s:
-        return f"the driver did not end within {limits.cancel_grace_s:g} s of the request to cancel"
+    if job.desired is Desired.RUN:
+        return None
+    grace_s = limits.cancel_grace_s if job.desired is Desired.CANCEL else limits.pause_grace_s
+    if now - max(job.desired_at, limits.began) > grace_s:
+        return f"the driver did not end within {grace_s:g} s of the request to {job.desired}"
     return None

@@ -19,7 +19,7 @@ from elastrain.service.pace import Pace
 from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, Ray, RayRefused
 from elastrain.service.settings import Settings
 from elastrain.service.spool import Spool
-from elastrain.service.store import Store, Tx, attempts, jobs, training
+from elastrain.service.store import Store, Tx, attempts, feed, jobs, training
 from elastrain.service.store.rows import AttemptRow, JobRow
 from elastrain.trainers.storage import Storage, StorageError
 
@@ -111,8 +111,14 @@ class Drivers:
 
     def stop(self, attempt: AttemptRow, why: str) -> bool:
         log.info("job %s: asking Ray to stop attempt %d: %s", attempt.job, attempt.number, why)
+        now, data = self._clock.now(), {"attempt": attempt.number}
         with self._store.write() as tx:
-            attempts.change(tx, attempt.job, attempt.number, stop_asked_at=self._clock.now())
+            jobs.lock(tx, attempt.job)
+            if attempt.stop_asked_at is None:
+                said = f"Ray is asked to end the driver of attempt {attempt.number}: {why}"
+                feed.add_event(tx, attempt.job, "attempt.stopping", said, data, now)
+            attempts.change(tx, attempt.job, attempt.number, stop_asked_at=now)
+        self._changes.tell(attempt.job)
         points.reach("the stop is noted")
         self._ray.stop(attempt.submission_id)
         return False

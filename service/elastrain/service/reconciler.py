@@ -55,7 +55,9 @@ class Reconciler:
         self._ray = ray
         self._clock = clock
         self._changes = changes
-        self._limits = Limits(settings.cancel_grace_s, settings.claim_timeout_s, clock.now())
+        self._limits = Limits(
+            settings.cancel_grace_s, settings.pause_grace_s, settings.claim_timeout_s, clock.now()
+        )
         self._looker = Looker(store, ray, clock)
         self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes)
         self._sweeps = Sweeps(store, ray, self._looker, settings, clock, changes)

@@ -46,6 +46,8 @@ class Settings:
     """CPUs that Ray sets aside for a driver (DRIVER_CPU); 0 keeps it on the head node."""
     cancel_grace_s: float = 30.0
     """How long a driver may take to end by itself before Ray is asked to stop it (CANCEL_GRACE_S)."""
+    pause_grace_s: float = 900.0
+    """The same for a pause or a preemption, in which it saves a checkpoint (PAUSE_GRACE_S)."""
     claim_timeout_s: float = 180.0
     """How long a submitted driver may take until its first call (CLAIM_TIMEOUT_S)."""
     capacity_max: tuple[Shape, ...] = ()
@@ -76,6 +78,7 @@ class Settings:
             driver_python=read.text("DRIVER_PYTHON") or "python",
             driver_cpu=read.number("DRIVER_CPU", 0.0),
             cancel_grace_s=read.number("CANCEL_GRACE_S", 30.0),
+            pause_grace_s=read.number("PAUSE_GRACE_S", 900.0),
             claim_timeout_s=read.number("CLAIM_TIMEOUT_S", 180.0),
             keep_ended_days=read.number("KEEP_ENDED_DAYS", 0.0),
             capacity_max=read.ceiling("CAPACITY_MAX"),
