@@ -43,6 +43,19 @@ def test_a_project_is_made_listed_and_changed(http: httpx.Client) -> None:
     assert http.post("/v1/projects", json={"name": "default"}).status_code == 409
 
 
+def test_a_project_whose_answer_was_lost_is_made_once_and_answered_again(http: httpx.Client) -> None:
+    key = {"Idempotency-Key": "k"}
+    body = {"name": "vision", "quota": {"workers": 8}}
+    first = http.post("/v1/projects", json=body, headers=key)
+    http.patch("/v1/projects/vision", json={"weight": 3})
+    again = http.post("/v1/projects", json=body, headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == first.json() and again.headers["location"] == first.headers["location"]
+    refused = http.post("/v1/projects", json={"name": "speech"}, headers=key)
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused")
+    assert http.post("/v1/projects", json=body, headers={"Idempotency-Key": "other"}).status_code == 409
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [

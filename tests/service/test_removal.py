@@ -7,8 +7,9 @@ import pytest
 
 from elastrain.service import removal
 from elastrain.service.auth import Actor
+from elastrain.service.clock import rfc3339
 from elastrain.service.errors import Conflict, Forbidden, Invalid, NotFound
-from elastrain.service.store import leftovers
+from elastrain.service.store import leftovers, training
 from elastrain.service.store.schema import metadata
 from elastrain.trainers.storage import StorageError
 from world import ADMIN, SPEC, World
@@ -123,6 +124,34 @@ def test_old_jobs_are_removed_but_for_those_that_are_pinned_or_were_retried(
     assert (traces(world, old), world.job(pinned)["pinned"]) == ([], True)
     assert {world.status(id) for id in (pinned, young)} == {"succeeded"}
     assert world.status(retried) in ("queued", "starting")
+    world.store.close()
+
+
+def test_a_job_says_when_it_is_removed_and_what_goes_along_and_not_before_its_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, env={"ELASTRAIN_KEEP_ENDED_DAYS": "30"})
+    pinned, large, small = ended(world), ended(world), ended(world)
+    world.control.patch(pinned, {"pinned": True}, actor=ADMIN)
+    with world.store.write() as tx:
+        training.put_checkpoint(tx, large, 80, {"state": "saved", "attempt": 1, "bytes": 4_200_000_000})
+    world.clock.pass_s(3 * 86_400)  # a tenth of the time
+    world.janitor.round()
+    assert all(world.job(id)["warnings"] == [] for id in (pinned, large, small))
+    assert "are removed" not in caplog.text
+    world.clock.pass_s(24.5 * 86_400)
+    world.janitor.round()
+    world.janitor.round()
+    (said,) = world.job(large)["warnings"]
+    assert "2 checkpoints of 4.2 GB" in said and f"`elastrain pin {large}`" in said
+    assert rfc3339(world.clock.at + 2.5 * 86_400)[:10] in said  # type: ignore[index]
+    assert ["1 checkpoint of 10 bytes" in text for text in world.job(small)["warnings"]] == [True]
+    assert world.job(pinned)["warnings"] == []
+    notices = [record.message for record in caplog.records if "are removed" in record.message]
+    assert len(notices) == 1 and notices[0].startswith("2 ended jobs are removed within 3 days, with 3")
+    assert notices[0].index(large) < notices[0].index(small)
+    world.control.patch(large, {"pinned": True}, actor=ADMIN)
+    assert world.job(large)["warnings"] == []
     world.store.close()
 
 

@@ -28,6 +28,7 @@ from elastrain.service.patching import Patching
 from elastrain.service.projects import Projects
 from elastrain.service.readiness import Readiness
 from elastrain.service.removal import Removal
+from elastrain.service.retention import DAY_S, Retention
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
 from elastrain.service.submission import Submission
@@ -60,7 +61,8 @@ class Control(JobActions):
         self.objects = Objects(storage)
         self.packages = Packages(store, storage, settings, self.clock)
         self._logs = LogReader(store, storage)
-        self._views = views.JobViews(settings.ray_address)
+        retention = Retention(settings.keep_ended_days * DAY_S)
+        self._views = views.JobViews(settings.ray_address, retention, self.clock)
         self._listings = Listings(store, self._views)
         self.once = Once(store, self._views, self.clock)
         self._submission = Submission(
@@ -70,7 +72,7 @@ class Control(JobActions):
         self._patching = Patching(store, self._views, self.clock, self.changes)
         self._bulk = Bulk(store, self.once, self.clock, self.changes)
         self._removal = Removal(store, self._views, self.clock)
-        self.projects = Projects(store, settings.driver_cpu, self.clock, self.changes)
+        self.projects = Projects(store, self.once, settings.driver_cpu, self.clock, self.changes)
         self._drivers = DriverLine(store, settings, self.clock, self.changes)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 

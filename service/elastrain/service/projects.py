@@ -10,6 +10,7 @@ from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock, rfc3339
 from elastrain.service.errors import Conflict, NotFound
+from elastrain.service.idempotency import Once
 from elastrain.service.scheduling import Ask, Stage, facts
 from elastrain.service.scheduling.room import share_of
 from elastrain.service.store import Store, Tx, installation, projects
@@ -18,26 +19,36 @@ from elastrain.service.store.rows import ProjectRow
 Json = dict[str, Any]
 # every job that names no other one is in it, so it is always there
 DEFAULT = "default"
+ROUTE = "POST /projects"
 
 
 class Projects:
-    def __init__(self, store: Store, driver_cpu: float, clock: Clock, changes: Changes) -> None:
+    def __init__(self, store: Store, once: Once, driver_cpu: float, clock: Clock, changes: Changes) -> None:
         self._store = store
+        self._once = once
         self._driver_cpu = driver_cpu
         self._clock = clock
         self._changes = changes
 
-    def create(self, body: Mapping[str, Any], actor: Actor) -> Json:
-        """body: {name, quota?: {workers?, gpus?}, weight?}, as the API has checked it. Raises Conflict."""
+    def create(
+        self, body: Mapping[str, Any], actor: Actor, idempotency_key: str | None = None
+    ) -> tuple[Json, bool]:
+        """-> (project, created); created is False if this key made it before. Raises Conflict, Forbidden.
+
+        body: {name, quota?: {workers?, gpus?}, weight?}, as the API has checked it.
+        """
         actor.must("admin", "create projects")
         name = str(body["name"])
-        with self._store.write() as tx:
+
+        def act(tx: Tx) -> tuple[None, Json]:
             if name == DEFAULT or not projects.add(tx, name, self._clock.now(), **_values(body)):
                 hint = f"PATCH /v1/projects/{name} changes it."
                 raise Conflict(f"There is a project {name!r} already", hint=hint)
-            made = _view(_row(tx, name))
+            return None, _view(_row(tx, name))
+
+        done = self._once.do(actor, ROUTE, idempotency_key, body, act)
         self._changes.tell("", decide=True)
-        return made
+        return done
 
     def change(self, name: str, body: Mapping[str, Any], actor: Actor) -> Json:
         """As `create`; what the body leaves out stays, and null is no limit. Raises NotFound."""

@@ -15,6 +15,7 @@ from elastrain.service.commands import not_now
 from elastrain.service.finding import lock
 from elastrain.service.jobs import ENDED
 from elastrain.service.pace import Pace, Troubles, repeat
+from elastrain.service.retention import DAY_S, Retention
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, jobs, keys, leftovers
 from elastrain.service.views import JobViews, Json
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 ROUND_S = 5.0
 # what grows old does so slowly, and looking for it reads much
 OLD_EVERY_S = 600.0
-DAY_S = 86_400.0
 # how long the answer to a request is kept for its repetition
 KEYS_S = 2 * DAY_S
 # a transaction deletes so many rows of a table: others want to write too
@@ -56,9 +56,10 @@ class Janitor:
     def __init__(self, store: Store, storage: Storage, settings: Settings, clock: Clock) -> None:
         self._store = store
         self._storage = storage
-        self._keep_s = settings.keep_ended_days * DAY_S
+        self._retention = Retention(settings.keep_ended_days * DAY_S)
         self._clock = clock
         self._old = Pace(clock, OLD_EVERY_S)
+        self._notices = Pace(clock, DAY_S)
         self._troubles = Troubles()
 
     def run(self, stop: threading.Event) -> None:
@@ -76,12 +77,20 @@ class Janitor:
                 self._remove(id)
 
     def _mark_old(self) -> None:
-        now = self._clock.now()
+        now, keep_s = self._clock.now(), self._retention.keep_s
         with self._store.write() as tx:
             keys.forget_before(tx, now - KEYS_S)
-            old = leftovers.mark_older(tx, now - self._keep_s, now) if self._keep_s else []
+            old = leftovers.mark_older(tx, now - keep_s, now) if keep_s else []
         for id in old:
-            log.info("job %s ended more than %g days ago, and is removed", id, self._keep_s / DAY_S)
+            log.info("job %s ended more than %g days ago, and is removed", id, keep_s / DAY_S)
+        if keep_s and self._notices.due("what is removed next"):
+            self._give_notice(now - keep_s + self._retention.notice_s)
+
+    def _give_notice(self, ended_before: float) -> None:
+        with self._store.read() as tx:
+            going = leftovers.older(tx, ended_before)
+        if going:
+            log.warning("%s", self._retention.notice(going))
 
     def _remove(self, id: str) -> None:
         try:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from typing import Any
 
-from elastrain.service.clock import rfc3339
+from elastrain.service.clock import Clock, rfc3339
 from elastrain.service.jobs import Reason, Status, allowed_actions
-from elastrain.service.store import Tx, attempts, fresh, jobs, metrics, plans
+from elastrain.service.retention import Retention
+from elastrain.service.store import Tx, attempts, fresh, jobs, leftovers, metrics, plans
 from elastrain.service.store.feed import Event, Point
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import AttemptRow, JobRow, SegmentRow, TransitionRow
@@ -20,8 +21,10 @@ Json = dict[str, Any]
 class JobViews:
     """Jobs as the API shows them. dashboard_url: where people find Ray's dashboard."""
 
-    def __init__(self, dashboard_url: str) -> None:
+    def __init__(self, dashboard_url: str, retention: Retention, clock: Clock) -> None:
         self._dashboard_url = dashboard_url
+        self._retention = retention
+        self._clock = clock
         self._plan = PlanRow(0, 0.0, [], None)
         self._places: dict[str, int] = {}
 
@@ -32,11 +35,12 @@ class JobViews:
         ids = [row.id for row in rows]
         tried = [row.id for row in rows if row.attempt]  # others have no metrics
         history, latest = jobs.history(tx, ids), metrics.latest(tx, tried) if tried else {}
-        current = attempts.current(tx, tried)
+        current, notices = attempts.current(tx, tried), self._notices(tx, rows)
         queued = self.queue(tx) if any(row.status is Status.QUEUED for row in rows) else None
         return [
             {
                 **_core(row, queued, history[row.id]),
+                "warnings": [*row.warnings, *notices.get(row.id, ())],
                 "metrics": {"latest": latest.get(row.id, {})},
                 **self._of_attempt(current.get(row.id)),
             }
@@ -47,6 +51,13 @@ class JobViews:
         """A job that this transaction has inserted."""
         shown = _core(row, self.queue(tx), fresh.history(row))
         return {**shown, "metrics": {"latest": {}}, **self._of_attempt(None)}
+
+    def _notices(self, tx: Tx, rows: Sequence[JobRow]) -> dict[str, list[str]]:
+        """{job: what is said of it because it is removed soon}"""
+        now = self._clock.now()
+        going = {row.id: row for row in rows if self._retention.soon(row, now)}
+        holdings = leftovers.holdings(tx, list(going))
+        return {id: [self._retention.warning(going[id], holds)] for id, holds in holdings.items()}
 
     def queue(self, tx: Tx) -> Queue:
         """As it was planned last, with those behind that were queued since."""

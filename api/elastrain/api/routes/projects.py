@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from elastrain.api.asking import Service, refusals
+from elastrain.api.asking import IdempotencyKey, Service, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.projects import NAME, NewProject, Project, ProjectChange, ProjectPage, UsagePage
@@ -15,12 +15,22 @@ ProjectName = Annotated[str, Path(pattern=NAME, description="The project's name.
 
 
 @router.post(
-    "/projects", status_code=201, response_model=Project, responses=refusals(400, 403, 409, 413, 422)
+    "/projects",
+    status_code=201,
+    response_model=Project,
+    responses={
+        **refusals(400, 403, 409, 413, 422),
+        200: {"model": Project, "description": "Made before, with this key"},
+    },
 )
-def create_project(service: Service, asker: Asker, project: NewProject) -> Reply:
+def create_project(
+    service: Service, asker: Asker, project: NewProject, idempotency_key: IdempotencyKey = None
+) -> Reply:
     """Makes a project, with a quota and a weight if given; takes the role admin."""
-    made = service.projects.create(project.model_dump(exclude_unset=True), asker)
-    return Reply(made, status_code=201, headers={"Location": f"/v1/projects/{made['name']}"})
+    body = project.model_dump(exclude_unset=True)
+    made, created = service.projects.create(body, asker, idempotency_key)
+    headers = {"Location": f"/v1/projects/{made['name']}"}
+    return Reply(made, status_code=201 if created else 200, headers=headers)
 
 
 @router.get("/projects", response_model=ProjectPage)
