@@ -2,6 +2,8 @@
 
     python bench/load.py [--quick] [--postgres] [--only "requests,day"] [--out FOLDER]
 
+`costs`: what a submit, a page, a batch of facts and a round take of the processor, in one process that nobody
+waits for (rig/costs.py), and how many cores the load below is then.
 `requests`: the service's own process, asked over HTTP. The cluster and its drivers are fakes in a process of
 their own (rig/cluster.py) that say what real ones say, 200 batches of facts a second. Submits come 100 a
 second and pages of the list 20 a second, each at its time, whatever became of those before (rig/arrivals.py).
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -32,14 +35,16 @@ from rig import idle_drivers
 from rig.analysis import Target
 from rig.report import curves, finish, table
 from rig.run import busy_s
-from rig.serving import HERE, Serving, serving, until
+from rig.serving import HERE, Serving, search_path, serving, until
 
 Json = dict[str, Any]
 RUNNING, QUEUED = 200, 10_000
 SUBMITS, LISTS = 100.0, 20.0  # a second
 SUBMIT_MS, LIST_MS, ROUND_MS = 50.0, 100.0, 500.0
 SERVICE_MB, DRIVER_MB, GROWTH_MB = 400.0, 200.0, 1.0
-PARTS = ("requests", "round", "drivers", "day")
+BATCHES = float(RUNNING)  # of facts, a second
+CORES = 0.7  # for all of that, so that whoever comes is answered at once
+PARTS = ("costs", "requests", "round", "drivers", "day")
 SETTLED_H = 3  # the first hours of the day fill what may be filled
 
 
@@ -56,6 +61,20 @@ def database(postgres: bool) -> Iterator[str | None]:
         if server is None:
             raise SystemExit(databases.MISSING)
         yield server.empty()
+
+
+# ---- costs -------------------------------------------------------------------------------------
+
+
+def costs(chosen: argparse.Namespace) -> Json:
+    command = [sys.executable, "-m", "rig.costs", "300" if chosen.quick else "1500"]
+    environment = {**os.environ, "PYTHONPATH": search_path()}
+    ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+    found: Json = json.loads(ran.stdout.splitlines()[-1])
+    each = {"submit": SUBMITS, "page": LISTS, "facts": BATCHES}
+    found["cores"] = sum(rate * found[what] for what, rate in each.items()) / 1e3
+    print(f"costs: {found}", flush=True)
+    return found
 
 
 # ---- requests and rounds -----------------------------------------------------------------------
@@ -172,6 +191,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     chosen = parser.parse_args()
     found: Json = {}
+    if "costs" in chosen.only:
+        found["costs"] = costs(chosen)
     if {"requests", "round"} & set(chosen.only):
         found |= under_load(chosen)
     if "drivers" in chosen.only:
@@ -192,6 +213,9 @@ def report(found: Json, chosen: argparse.Namespace) -> int:
         *(_request_targets(found) if "submit" in found else []),
         *(_round_targets(found) if "round" in found else []),
     ]
+    if "costs" in found:
+        said = f"{SUBMITS:.0f} submits, {LISTS:.0f} pages and {BATCHES:.0f} batches of facts a second"
+        targets.append(Target(f"cores for {said}", found["costs"]["cores"], CORES))
     if "rss_after_mb" in found:
         targets.append(Target("the service's memory under load, MB", found["rss_after_mb"], SERVICE_MB))
     if "drivers" in found:
