@@ -120,6 +120,7 @@ class Service:
     ray: HttpRay
     database: str | None = None
     env: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.port = free_port()
@@ -135,7 +136,7 @@ class Service:
         ours |= {"ELASTRAIN_URL": self.url, "ELASTRAIN_DATABASE_URL": self.database or "", **self.env}
         program = ["-m", "elastrain.api.serve"] if dies_at is None else ["-c", DIES_AT, dies_at]
         with self.log.open("ab") as log:
-            command = [sys.executable, *program, "--port", str(self.port)]
+            command = [sys.executable, *program, "--port", str(self.port), *self.arguments]
             self.process = subprocess.Popen(command, env=ours, stdout=log, stderr=log)
         if dies_at is None:
             eventually(lambda: httpx.get(f"{self.url}/healthz", trust_env=False).is_success, "the service")

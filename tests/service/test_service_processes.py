@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from databases import Postgres
 from service_process import Crew, HttpRay, Service, eventually
 from world import SPEC
 
@@ -110,6 +112,39 @@ def test_two_services_on_one_database_act_on_each_job_once(start: Start, ray: Ht
     assert set(Counter(submits).values()) == {1} and len(submits) == 50
     stands_by = [service for service in services if "standing by" in service.log.read_text()]
     assert len(stands_by) == 1
+
+
+def test_several_processes_at_one_address_act_on_each_job_once_though_one_of_them_is_killed(
+    postgres: Postgres, tmp_path: Path, ray: HttpRay, crew: Crew
+) -> None:
+    service = Service(tmp_path, ray, postgres.empty(), arguments=("--workers", "2")).start()
+    assert service.process is not None
+    log = service.log.read_text
+    eventually(lambda: "moves the jobs now" in log() and "standing by" in log(), "both")
+    token = (tmp_path / "token").read_text().strip()
+
+    def fresh(number: int) -> str | None:
+        """Each on a connection of its own: whichever process takes it."""
+        with httpx.Client(
+            base_url=service.url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=30
+        ) as client:
+            return submit(client, number)
+
+    ids = [fresh(number) for number in range(10)]
+    answering = [
+        child
+        for child in psutil.Process(service.process.pid).children()
+        if any("spawn_main" in part for part in child.cmdline())
+    ]
+    assert len(answering) == 2
+    answering[0].kill()
+    ids += [eventually(lambda number=number: fresh(number), "an answer") for number in range(10, 20)]
+    jobs = ended(service.client(), 20)
+    assert set(ids) <= {job["id"] for job in jobs}
+    assert {(job["status"], job["counters"]["attempts"]) for job in jobs} == {("succeeded", 1)}
+    assert set(Counter(drivers(ray.submits)).values()) == {1}
+    service.stop()
+    assert not any(process.is_running() for process in answering)
 
 
 def test_when_the_leading_service_is_killed_the_other_one_goes_on(
