@@ -199,7 +199,7 @@ class SimulatedWorker(Lines):
         mine = blocks_in(own.reduces(bucket, rank) for bucket in own.space.buckets())
         yield from self.meet(meeting, "reduce", at, None, holders if mine else ())
         summed = dict.fromkeys(mine, at)
-        if meeting.world > 2:
+        if not own.shared:
             kept = own.kept_for(rank)
             arrived = yield from self.meet(meeting, "forward", at, summed, kept)
             for owner in kept:
@@ -210,7 +210,7 @@ class SimulatedWorker(Lines):
 
     def gather(self, meeting: Meeting, rank: int, at: int) -> Wait:
         own, params = meeting.ownership, self.copy.params
-        if meeting.world > 2:
+        if not own.shared:
             mine = {b: params[b] for b in blocks_in(own.owned(rank))}
             others = set(range(meeting.world)) - {rank, *own.kept_for(rank)}
             arrived = yield from self.meet(meeting, "gather", at, mine, others)
@@ -296,8 +296,10 @@ class SimulatedWorker(Lines):
             self.waits_for = lambda: len(self.uploads) < 2
             yield
         self.waits_for = None
-        self.world.ledger.snapshot(self, g.meeting, g.rank)
-        self.uploads.append((at, g.opening.generation, g.rank, g.meeting.world))
+        keepers = g.meeting.ownership.keepers
+        if g.rank in keepers:
+            self.world.ledger.snapshot(self, g.meeting, g.rank)
+            self.uploads.append((at, g.opening.generation, g.rank, len(keepers)))
 
     def idle(self, g: Generation) -> Wait:
         self.idles = True

@@ -43,6 +43,7 @@ class World:
         self.rng, self.setup = rng, setup
         size = (setup.minimum, setup.workers, setup.per_group, setup.spares)
         policy = Policy(*size, silence=4, wait_s=12.0, start_timeout_s=30.0, leave_s=10.0)
+        policy = replace(policy, servers=setup.servers)
         policy = replace(policy, stall_s=100.0, stall_steps=0.0, link_s=8.0, hang_s=50.0)
         self.machine = Machine(policy)
         self.ledger = Ledger(setup.microbatches)
@@ -134,7 +135,7 @@ class World:
                 self.happened("several deaths within one re-forming", self.deaths > 1)
                 self.deaths = 0
             case m.Say("rollback", _, data) if self.machine.phase is Phase.ENDED:
-                assert not self.machine.generation.survivors
+                assert not self.machine.generation.keepers
                 self.ledger.gave_up(data["to"])
             case m.Say("rollback"):
                 assert self.faults["infrastructure"], "a rollback, though nobody was killed"
@@ -205,13 +206,18 @@ class World:
         self._tell(action.members, opening)
 
     def _describe(self, members: Sequence[str]) -> list[Json]:
-        return [{"worker": w, "group": self.workers[w].group, "node": self.workers[w].node} for w in members]
+        served = {"keeps": False} if self.setup.servers else {}
+        return [
+            {"worker": w, "group": self.workers[w].group, "node": self.workers[w].node}
+            | ({} if w.startswith("s") else served)
+            for w in members
+        ]
 
     def _kept_twice(self) -> None:
         meeting = self.meetings.get(self.machine.generation.number)
         corrupt = meeting is not None and meeting.corrupt  # what they kept is dropped, and nobody knows yet
         if self.machine.phase is Phase.STEADY and not corrupt:
-            members = [self.workers[w] for w in self.machine.members]
+            members = [self.workers[w.id] for w in self.machine.generation.keepers]
             self.ledger.kept_twice(members, self.setup.blocks, self.ledger.step)
 
     def _witnesses(self, action: m.Open, previous: Sequence[str]) -> None:
@@ -228,6 +234,7 @@ class World:
     def _not_too_many(self, members: Sequence[str]) -> None:
         roster = self.machine.roster
         groups = {self.workers[w].group for w in members}
+        groups -= {g for g in groups if roster.groups[g].server}
         stay = [g for g in groups if not (roster.groups[g].leaving or roster.groups[g].ended)]
         fleet = self.machine.fleet
         assert fleet.closing or len(stay) <= fleet.wanted, f"spares among the members: {members}"
@@ -435,8 +442,8 @@ class World:
         self.feed(m.CheckpointSaved(step))
 
     def _parts_lost(self, worker: str) -> None:
-        for (step, generation), (_, came) in list(self.pending.items()):
-            members = self.members[generation]
+        for (step, generation), (keepers, came) in list(self.pending.items()):
+            members = self.members[generation][:keepers]
             if worker in members and members.index(worker) not in came:
                 del self.pending[step, generation]
                 self._want_another(step)

@@ -118,9 +118,12 @@ def _settled(world: World) -> bool:
     """Everybody who is wanted trains, and every group that is not has ended."""
     machine = world.machine
     wanted = machine.fleet.wanted * machine.policy.per_group
-    if machine.phase is not Phase.STEADY or len(machine.generation.members) != wanted:
+    if (
+        machine.phase is not Phase.STEADY
+        or len(machine.generation.members) != wanted + machine.policy.servers
+    ):
         return False
-    serving = {g.id for g in machine.roster.serving()}
+    serving = {g.id for server in (False, True) for g in machine.roster.serving(server)}
     return all(machine.roster.workers[w].group in serving for w in machine.members) and all(
         g.id in serving or g.ended for g in machine.roster.groups.values()
     )

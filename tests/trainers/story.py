@@ -31,6 +31,7 @@ class Setup:
     flaky: float = 0.0  # chance of an exception per microbatch
     flaky_start: float = 0.0
     bad_upload: float = 0.0
+    servers: int = 0  # that keep the state; the workers keep none then
 
 
 @dataclass(frozen=True)

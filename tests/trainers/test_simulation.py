@@ -5,7 +5,9 @@ The invariants are in ledger.py. Each of them can fail: test_sabotage.py breaks 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
@@ -13,9 +15,10 @@ from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from trainers.big import measure
 from trainers.simulated_faults import WEIGHED, too_rare
 from trainers.simulation import run
-from trainers.story import Story, stories
+from trainers.story import Story, draw, stories
 
 STORIES = 2000
+SERVED = 120
 PHASES = (Phase.generate, Phase.shrink)  # no explanation: it makes a story that fails ten times as slow
 
 
@@ -62,6 +65,22 @@ def test_a_job_that_all_leave_at_once_goes_on_from_what_they_saved() -> None:
     for number in range(100):
         counts.update(run(number, kinds=["notice_to_all"]).ledger.counts)
     assert counts["all leave, and it is saved"] > 10
+
+
+@pytest.mark.timeout(900)
+def test_servers_keep_everything_whatever_happens_to_workers_and_to_them() -> None:
+    """The same stories, told of servers that keep the state, and of workers that keep none."""
+    counts: Counter[str] = Counter()
+    for number in range(SERVED):
+        story = draw(random.Random(number), WEIGHED)
+        setup = replace(story.setup, servers=1 + number % 3)
+        try:
+            counts.update(run(replace(story, setup=setup)).ledger.counts)
+        except Exception as error:
+            error.add_note(f'python -m trainers.simulation --story "{replace(story, setup=setup)}"')
+            raise
+    assert counts["generations"] > 2 * SERVED
+    assert counts["failed by service"] == 0
 
 
 # ---- a thousand workers ------------------------------------------------------------------------

@@ -71,11 +71,12 @@ class Agent:
                 return
             self._known.add(group["group"])
         from elastrain.trainers.ray_run import Run  # brings Ray Train, which the driver need not import
+        from elastrain.trainers.ray_server import ServerRun
 
         workers = tuple(WorkerStart.from_dict(worker) for worker in group["workers"])
-        run = Run(
-            GroupStart(group["group"], workers), self._files, self._node, resources, self._name, self._tag
-        )
+        started = GroupStart(group["group"], workers)
+        kind = ServerRun if started.server else Run
+        run = kind(started, self._files, self._node, resources, self._name, self._tag)
         with self._shipping:
             for worker in run.workers:
                 self._shipper.follow(worker, self._files.log(worker))

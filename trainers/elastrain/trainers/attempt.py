@@ -63,7 +63,8 @@ class Attempt:
         self.receipt: Json | None = None  # after `run`: what is known of the end of its processes
         self.key = secrets.token_urlsafe(24)
         minimum, target = workers or (spec.workers.min, spec.workers.max)
-        self.machine = Machine(Policy(minimum, target, spec.workers.per_group, spec.workers.spares))
+        sizes = (spec.workers.per_group, spec.workers.spares)
+        self.machine = Machine(Policy(minimum, target, *sizes, servers=getattr(spec.strategy, "servers", 0)))
         self.coordinator = Coordinator(self.key, self._feed, self._heard)
         self.coordinator.welcome = {
             "kind": "welcome",
@@ -82,7 +83,7 @@ class Attempt:
             self.machine, self.coordinator, self.checkpoints, self.tally, self._feed, self._no_checkpoint
         )
         self._address = ""
-        self._members: dict[int, tuple[str, ...]] = {}  # generation -> workers by rank
+        self._members: dict[int, tuple[str, ...]] = {}  # generation -> who keeps state, by rank
         self._outcome: asyncio.Future[Outcome] | None = None
         self._paused_at: float | None = None
 
@@ -233,7 +234,7 @@ class Attempt:
             case m.Dismiss(workers, why):
                 self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
             case m.Open(generation, members):
-                self._members[generation] = members
+                self._members[generation] = tuple(w.id for w in self.machine.generation.keepers)
                 self.tally.opened(action.cursor)
                 self.opener.open(action)
             case m.Accept(_, record, cursor):
@@ -245,9 +246,9 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        return WorkerStart(
-            worker, group, self._address, self.key, self.job, self.number, cpu=self.spec.resources.cpu
-        )
+        server = self.machine.roster.workers[worker].server
+        cpu = 0.0 if server else self.spec.resources.cpu
+        return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":

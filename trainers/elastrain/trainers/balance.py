@@ -136,9 +136,11 @@ def share_out(seconds: Sequence[float], count: int) -> list[int]:
 class Balance:
     """The assignments of one generation. Every member has its own, and they never differ."""
 
-    def __init__(self, workers: Sequence[str], pace: Pace) -> None:
+    def __init__(self, workers: Sequence[str], pace: Pace, servers: Sequence[int] = ()) -> None:
+        """servers: ranks that compute nothing."""
         self.workers, self.pace = list(workers), pace
-        self.shares: dict[int, list[int]] = {}  # units of a step -> how many each rank computes
+        self.computing = [rank for rank in range(len(workers)) if rank not in servers]
+        self.shares: dict[int, list[int]] = {}  # units of a step -> how many each of them computes
 
     def observe(self, record: Json) -> None:
         self.pace.observe(record)
@@ -153,12 +155,13 @@ class Balance:
         kept = {j for d in done or () for j in d}
         units = [range(j, min(j + unit, count)) for j in range(0, count, unit)]
         missing = [u for u in units if u.start not in kept]
-        paces = self.pace.of(self.workers)
+        paces = self.pace.of([self.workers[rank] for rank in self.computing])
         seconds = [p.seconds for p in paces]
         shares = share_out(seconds, len(missing)) if kept else self._usual(len(units), paces)
-        dealt, at = [], 0
-        for share in shares:
-            dealt.append([j for u in missing[at : at + share] for j in u])
+        dealt: list[list[int]] = [[] for _ in self.workers]
+        at = 0
+        for rank, share in zip(self.computing, shares, strict=True):
+            dealt[rank] = [j for u in missing[at : at + share] for j in u]
             at += share
         return dealt
 

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership
@@ -30,6 +31,7 @@ from elastrain.trainers.tensor_file import Entry, TensorFiles
 
 UPLOAD_TRIES = 4
 NICE = 10  # a tenth of a training thread; the lowest priority would wait for ever on a busy machine
+ORDER = "order.safetensors"  # (steps, 2) i64: the step, and the version that it was computed from
 ROOM_S = 600.0  # for an upload to come to an end, before the next checkpoint is given up
 
 
@@ -50,6 +52,7 @@ class Snapshot:
     model: dict[str, Tensor] | None  # rank 0: every parameter and buffer by name
     parameters: list[str]  # rank 0: the names that are parameters
     buffers_digest: str
+    order: list[tuple[int, int]] | None = None  # rank 0: which step was applied, from which version, in order
 
 
 class Snapshots:
@@ -65,6 +68,8 @@ class Snapshots:
     def take(self, replica: Replica, ownership: Ownership, rank: int, generation: int) -> None:
         """Copy now; the rest happens behind the next steps. Raises Halted if it has to wait for that."""
         assert replica.cursor is not None
+        if rank not in ownership.keepers:
+            return  # it keeps nothing that others do not
         if not self._has_room(generation):
             whose = {"step": replica.step, "generation": generation, "rank": rank, "world": ownership.world}
             why = f"the one before it is not uploaded after {ROOM_S:.0f} s"
@@ -106,6 +111,7 @@ class Snapshots:
                 model,
                 [n for n, _ in replica.model.values()],
                 replica.model.buffers.digest(),
+                list(replica.order) if replica.order is not None and rank == 0 else None,
             )
         )
 
@@ -156,6 +162,9 @@ class Snapshots:
             whole["params_digest"] = params_digest(iter(named))
             whole["buffers_digest"] = snapshot.buffers_digest
             whole["cursor"] = snapshot.cursor
+            if snapshot.order is not None:
+                order = {"order": Entry.of(torch.tensor(snapshot.order, dtype=torch.int64).reshape(-1, 2))}
+                whole["order"] = self._put(snapshot.step, ORDER, self._files.pack(order), exact=False)
         self._tell("part", snapshot, part=part, model=whole, digests=_digests(snapshot))
 
     def _tell(self, kind: str, snapshot: Snapshot, **fields: Any) -> None:

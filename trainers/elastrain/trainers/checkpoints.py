@@ -97,7 +97,9 @@ class Checkpoints:
         first = pending.parts[0]
         model, cursor = first["model"], first["model"]["cursor"]
         parts = [p["part"] for _, p in sorted(pending.parts.items()) if p["part"] is not None]
-        files = [{"name": p["file"], "bytes": p["bytes"], "sha256": p["sha256"]} for p in (model, *parts)]
+        order = [model["order"]] if "order" in model else []
+        named = (model, *parts, *order)
+        files = [{"name": p["file"], "bytes": p["bytes"], "sha256": p["sha256"]} for p in named]
         return {
             "format": FORMAT,
             "job": self.job,

@@ -135,6 +135,7 @@ class Domain:
     worker: str
     group: str
     node: str
+    keeps: bool = True  # state; beside servers, which do, workers keep none
 
 
 def buddies(domains: Sequence[Domain]) -> list[int | None]:
@@ -183,30 +184,43 @@ class Ownership:
     space: FlatSpace
     domains: tuple[Domain, ...]
     buddy: tuple[int | None, ...]
+    keepers: tuple[int, ...]  # ranks that keep state: all of them, or the servers
 
     @classmethod
     def of(cls, space: FlatSpace, domains: Sequence[Domain]) -> Ownership:
-        return cls(space, tuple(domains), tuple(buddies(domains)))
+        keepers = tuple(rank for rank, d in enumerate(domains) if d.keeps)
+        buddy: list[int | None] = [None] * len(domains)
+        for rank, place in zip(keepers, buddies([domains[r] for r in keepers]), strict=True):
+            buddy[rank] = None if place is None else keepers[place]
+        return cls(space, tuple(domains), tuple(buddy), keepers)
 
     @property
     def world(self) -> int:
         return len(self.domains)
 
+    @property
+    def shared(self) -> bool:
+        """Does every chunk live on every member? Then nothing needs to be forwarded or gathered."""
+        return self.world <= 2 and len(self.keepers) == self.world
+
     def chunk(self, bucket: Range, rank: int) -> Range:
         """In each next bucket the ranks move up by one place, so that it is not always the same who get a
-        larger chunk, or one at all."""
-        first, count, place = bucket[0], bucket[1] - bucket[0], (rank + self._turn(bucket)) % self.world
-        return (first + count * place // self.world, first + count * (place + 1) // self.world)
+        larger chunk, or one at all. Who keeps no state has an empty one."""
+        first, count, among = bucket[0], bucket[1] - bucket[0], len(self.keepers)
+        if rank not in self._places:
+            return (first, first)
+        place = (self._places[rank] + self._turn(bucket)) % among
+        return (first + count * place // among, first + count * (place + 1) // among)
 
     def chunks(self, bucket: Range) -> list[tuple[Range, int]]:
         """The chunks of a bucket that are not empty, in order, each with its owner."""
-        first, count = bucket[0], bucket[1] - bucket[0]
+        first, count, among = bucket[0], bucket[1] - bucket[0], len(self.keepers)
         found: list[tuple[Range, int]] = []
         while not found or found[-1][0][1] < bucket[1]:
             block = found[-1][0][1] - first if found else 0
-            place = ((block + 1) * self.world - 1) // count  # whose share of `count` begins at `block`
-            owner = (place - self._turn(bucket)) % self.world
-            found.append(((first + block, first + count * (place + 1) // self.world), owner))
+            place = ((block + 1) * among - 1) // count  # whose share of `count` begins at `block`
+            owner = self.keepers[(place - self._turn(bucket)) % among]
+            found.append(((first + block, first + count * (place + 1) // among), owner))
         return found
 
     def _turn(self, bucket: Range) -> int:
@@ -214,6 +228,10 @@ class Ownership:
 
     def owned(self, rank: int) -> list[Range]:
         return [self.chunk(bucket, rank) for bucket in self.space.buckets()]
+
+    @functools.cached_property
+    def _places(self) -> dict[int, int]:
+        return {rank: place for place, rank in enumerate(self.keepers)}
 
     @functools.cached_property
     def _kept(self) -> list[list[int]]:
@@ -229,14 +247,16 @@ class Ownership:
 
     def held(self, rank: int) -> list[Range]:
         """Chunks whose state `rank` keeps, as owner or buddy; by bucket, then by owner; no empty ones."""
+        if rank not in self._places:
+            return []
         owners = sorted({rank, *self.kept_for(rank)})
         chunks = [self.chunk(bucket, owner) for bucket in self.space.buckets() for owner in owners]
         return [c for c in chunks if c[0] < c[1]]
 
     def reduces(self, bucket: Range, rank: int) -> Range:
         """The part of a bucket that `rank` sums up. Of two workers each sums everything: every chunk lives
-        on both anyway, and nothing needs to be forwarded or gathered."""
-        return bucket if self.world <= 2 else self.chunk(bucket, rank)
+        on both anyway."""
+        return bucket if self.shared else self.chunk(bucket, rank)
 
 
 def intersect(a: Range, b: Range) -> Range | None:

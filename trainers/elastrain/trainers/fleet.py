@@ -53,7 +53,9 @@ class Fleet:
         wanted, spares = self.wanted, self.spares
         for group in self.roster.wanted_again(wanted, spares):
             group.leaving = False
-        for slot in list(self.roster.missing_slots(wanted + spares, self.now))[: self.starts.at_once()]:
+        missing = self.roster.missing_servers(self.policy.servers, self.now)
+        missing += self.roster.missing_slots(wanted + spares, self.now)
+        for slot in missing[: self.starts.at_once()]:
             group = self.roster.add_group(slot)
             self._out.append(m.StartGroup(group.id, group.workers))
         for group in self.roster.surplus(wanted, spares):
@@ -70,8 +72,13 @@ class Fleet:
         return -(-self.policy.spares // self.policy.per_group)
 
     def joiners(self, least: int = 0) -> list[Worker]:
-        """Warm workers that may become members now; nobody if fewer than `least` are warm."""
-        return self.roster.joiners(self.wanted, least)
+        """Who is warm and may become a member now, servers too; no worker if fewer than `least` are warm."""
+        return [*self.roster.new_servers(), *self.roster.joiners(self.wanted, least)]
+
+    def first_members(self) -> list[Worker]:
+        """Who begins the training; nobody while it is not enough of them."""
+        warm = self.joiners(self.policy.min)
+        return warm if self.policy.suffice(warm, self.policy.servers) else []
 
     def scale(self, minimum: int, target: int) -> None:
         self.policy = replace(self.policy, min=minimum, target=target)
@@ -268,7 +275,8 @@ class Fleet:
         if failure is None:
             return
         cause = None if group.removed else group.causes.get(failure.worker)
-        sizes = {"wanted": self.wanted, "slots": self.wanted + self.spares}
+        wanted = self.policy.servers if group.server else self.wanted
+        sizes = {"wanted": wanted, "slots": self.wanted + self.spares}
         useless = self.starts.failed(group, cause or failure.why, self.now, spare=failure.spare, **sizes)
         if useless is not None:
             self.verdict = self.verdict or ("infrastructure", useless)

@@ -39,6 +39,12 @@ class Generation:
         return [w for w in self.members if w.connected and w.state is State.ACTIVE]
 
     @property
+    def keepers(self) -> list[Worker]:
+        """Survivors that keep state: the servers, where there are any, else all."""
+        served = any(w.server for w in self.members)
+        return [w for w in self.survivors if w.server or not served]
+
+    @property
     def somebody_idles(self) -> bool:
         """While it trains: does a member wait to be ended?"""
         return len(self.awaited) < len(self.members)

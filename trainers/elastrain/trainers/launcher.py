@@ -24,6 +24,7 @@ class WorkerStart:
     job: str
     attempt: int
     cpu: float = 1.0  # cores; the number of threads follows from it
+    server: bool = False  # keeps state and computes nothing
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,6 +41,15 @@ class GroupStart:
     group: str
     workers: tuple[WorkerStart, ...]
     avoid_nodes: tuple[str, ...] = ()
+
+    @property
+    def server(self) -> bool:
+        """Is it a server's, which is alone in its group?"""
+        return any(worker.server for worker in self.workers)
+
+    def needs(self, resources: Mapping[str, float]) -> Mapping[str, float]:
+        """Of each worker, which gets `resources`. A server asks for nothing: it mostly waits."""
+        return {} if self.server else resources
 
 
 @dataclass(frozen=True)

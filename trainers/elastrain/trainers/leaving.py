@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elastrain.trainers.generation import Generation
+from elastrain.trainers.policy import Policy
 from elastrain.trainers.roster import Group, Roster, Worker
 
 
@@ -19,20 +20,26 @@ class Leavers:
     """Of one generation."""
 
     groups: Sequence[Group]
-    stay: int  # workers
+    staying: Sequence[Worker]
     urgent: bool
 
     @classmethod
     def of(cls, generation: Generation, roster: Roster, now: float) -> Leavers:
         groups = [g for g in roster.leaving() if roster.trains(g)]
-        stay = len(generation.members) - sum(len(g.workers) for g in groups)
-        return cls(groups, stay, any(g.urgent(now) for g in groups))
+        leaving = {w for g in groups for w in g.workers}
+        staying = generation.members if not groups else [w for w in generation.members if w.id not in leaving]
+        return cls(groups, staying, any(g.urgent(now) for g in groups))
 
-    def may_go(self, joiners: int, minimum: int) -> bool:
+    @property
+    def stay(self) -> bool:
+        """Is a worker left?"""
+        return any(not w.server for w in self.staying)
+
+    def may_go(self, joiners: Sequence[Worker], policy: Policy) -> bool:
         """Can the others go on without them from the next boundary?"""
-        return bool(self.groups) and self.stay > 0 and self.stay + joiners >= minimum
+        return bool(self.groups) and self.stay and policy.suffice([*self.staying, *joiners])
 
-    def cannot_wait(self, generation: Generation, joiners: int, finishing: bool) -> bool:
+    def cannot_wait(self, generation: Generation, joiners: Sequence[Worker], finishing: bool) -> bool:
         """Must the generation end at once, in the middle of a step?"""
         if not self.urgent:
             return False
@@ -41,9 +48,12 @@ class Leavers:
         return not generation.somebody_idles
 
 
-def has_to_hold(members: Iterable[Worker], roster: Roster, minimum: int, finishing: bool, now: float) -> bool:
-    """Are these to hand over, or save, what some of them cannot keep, instead of computing another step?"""
+def has_to_hold(
+    members: Iterable[Worker], roster: Roster, suffice: bool, finishing: bool, now: float
+) -> bool:
+    """Are these to hand over, or save, what some of them cannot keep, instead of computing another step?
+    suffice: are there enough of them to train?"""
     groups = [roster.groups[w.group] for w in members]
     if not any(group.urgent(now) for group in groups):
         return False
-    return finishing or len(groups) < minimum or all(group.leaving for group in groups)
+    return finishing or not suffice or all(group.leaving for group in groups)

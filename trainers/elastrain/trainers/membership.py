@@ -60,8 +60,7 @@ class Machine:
             self._take(event)
             if not isinstance(event, _NOTED):
                 self._advance()
-        out = self._out.copy()
-        self._out.clear()
+        out, self._out[:] = self._out.copy(), []
         return out
 
     def _take(self, event: Event) -> None:
@@ -161,8 +160,8 @@ class Machine:
         match self.phase:
             case Phase.WAITING if self.finishing is not None:
                 self._end(self.finishing.why, message=self.finishing.message)
-            case Phase.WAITING if len(joiners := self.fleet.joiners(self.policy.min)) >= self.policy.min:
-                self._open(joiners)
+            case Phase.WAITING if members := self.fleet.first_members():
+                self._open(members)
             case Phase.FORMING if not self.generation.awaited:
                 self._formed()
             case Phase.COLLECTING if not self.generation.awaited:
@@ -175,7 +174,7 @@ class Machine:
     def _steady(self) -> None:
         """End when everybody idles at one boundary and what was computed is saved; ask for one if needed: one
         entry in the log makes everyone stop at the same boundary."""
-        generation, joiners = self.generation, len(self.fleet.joiners())
+        generation, joiners = self.generation, self.fleet.joiners()
         leavers = Leavers.of(generation, self.roster, self.fleet.now)
         if leavers.cannot_wait(generation, joiners, self.finishing is not None):
             self._halt("the time after a notice runs out")
@@ -186,7 +185,7 @@ class Machine:
                 self.finish_sent = True
                 self._command("finish")
         elif not (generation.regroup_sent or generation.somebody_idles):
-            may_leave = leavers.may_go(joiners, self.policy.min)
+            may_leave = leavers.may_go(joiners, self.policy)
             if joiners or may_leave:
                 generation.regroup_sent = True
                 self.cause = "leave" if may_leave else "join"
@@ -197,12 +196,13 @@ class Machine:
 
     def _all_done(self, leavers: Leavers) -> None:
         """Everybody idles, and what they computed is saved."""
-        done = self.finishing
-        if self.generation.hold and done is None:
+        if self.generation.hold and self.finishing is None:
             self.fleet.let_go(*leavers.groups)  # others go on from the checkpoint
             self._halt("all members left")
+        elif (done := self.finishing) is not None:
+            self._end(done.why, message=done.message)
         else:
-            self._end(done.why if done else "succeeded", message=done.message if done else None)
+            self._end("succeeded")
 
     # ---- a generation ends ------------------------------------------------------------------
 
@@ -235,17 +235,16 @@ class Machine:
             self._accept(proof.step, proof.record, proof.cursor)
         joiners = self.fleet.joiners() if self.finishing is None else []
         minimum, leaving, now = self.policy.min, self.roster.leaving(), self.fleet.now
-        self.fleet.let_go(*self.progress.free_to_leave(leaving, survivors, len(joiners), minimum, now))
-        survivors = self.generation.survivors
-        members = [*survivors, *joiners]
-        hold = has_to_hold(members, self.roster, minimum, self.finishing is not None, now)
-        if len(members) >= minimum or hold or self._waited_enough(bool(survivors)):
-            self._open(members, hold)
+        self.fleet.let_go(*self.progress.free_to_leave(leaving, survivors, joiners, minimum, now))
+        keepers, members = self.generation.keepers, [*self.generation.survivors, *joiners]
+        enough = self.policy.suffice(members)
+        hold = has_to_hold(members, self.roster, enough, self.finishing is not None, now)
+        if enough or (hold and keepers) or self._waited_enough(bool(keepers)):
+            self._open(members, hold or all(w.server for w in members))  # by themselves they only save
 
     def _waited_enough(self, anyone: bool) -> bool:
         """Below min. After `wait_s` the survivors save what they hold, and the attempt ends."""
-        if self.below_since is None:
-            self.below_since = self.fleet.now
+        self.below_since = self.fleet.now if self.below_since is None else self.below_since
         if self.finishing is None and self.fleet.now - self.below_since < self.policy.wait_s:
             return False
         text = f"fewer than {self.policy.min} workers for {self.policy.wait_s:.0f} s"
@@ -256,6 +255,7 @@ class Machine:
         return anyone
 
     def _open(self, members: list[Worker], hold: bool = False) -> None:
+        members.sort(key=lambda worker: not worker.server)  # the servers have the first ranks
         opened = self.progress.opening(members)
         number, ids = self.generation.number + 1, tuple(w.id for w in members)
         self.generation = Generation(number, tuple(members), opened.step, set(ids), hold=hold)

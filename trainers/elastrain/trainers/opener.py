@@ -129,13 +129,14 @@ class Opener:
     # ---- telling ----------------------------------------------------------------------------
 
     def tell(self, action: m.Open, step: int, restore: Json | None) -> None:
-        workers = self.machine.roster.workers
+        workers, served = self.machine.roster.workers, self.machine.policy.servers > 0
         members: list[Json] = [
             {
                 "worker": w,
                 "group": workers[w].group,
                 "node": workers[w].node,
                 "address": self.coordinator.addresses[w],
+                **({"keeps": False} if served and not workers[w].server else {}),
             }
             for w in action.members
         ]

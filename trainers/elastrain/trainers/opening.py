@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from elastrain.trainers.balance import Balance, Pace
 from elastrain.trainers.chunks import Domain
@@ -51,16 +52,28 @@ class Opening:
     def workers(self) -> list[str]:
         return [str(member["worker"]) for member in self.members]
 
+    def of_keepers(self) -> Opening:
+        """As those see it who keep state, where they meet by themselves: the first ranks."""
+        members = tuple(m for m in self.members if m.get("keeps", True))
+        names = {m["worker"] for m in members}
+        pace = self.pace and {**self.pace, "seconds": self.pace["seconds"][: len(members)]}
+        held = {w: ranges for w, ranges in self.held.items() if w in names}
+        done = {w: kept for w, kept in self.done.items() if w in names}
+        whole = tuple(w for w in self.whole if w in names)
+        return replace(self, members=members, held=held, whole=whole, done=done, pace=pace)
+
     def rank_of(self, worker: str) -> int:
         return self.workers.index(worker)
 
     def balance(self) -> Balance:
         """The assignment as all members begin with it."""
         workers = self.workers
-        return Balance(workers, Pace.from_json(self.pace, workers) if self.pace is not None else Pace())
+        pace = Pace.from_json(self.pace, workers) if self.pace is not None else Pace()
+        keeps = [d.keeps for d in self.domains()]
+        return Balance(workers, pace, () if all(keeps) else [r for r, k in enumerate(keeps) if k])
 
     def domains(self) -> list[Domain]:
-        return [Domain(m["worker"], m["group"], m["node"]) for m in self.members]
+        return [_domain(rank, self.members) for rank in range(len(self.members))]
 
     @functools.cached_property
     def same(self) -> dict[str, int]:
@@ -78,7 +91,8 @@ def thin(members: Sequence[Json], action: Open, before: Sequence[Json]) -> Json:
     """What an opening says of its members and of what they hold, without saying anything twice: a thousand
     members hold tens of thousands of chunks, and nearly all of them just what their last layout gave them.
 
-    members, before: {worker, group, node, ...} by rank; before: of the generation that `action.same` names.
+    members, before: {worker, group, node, ...} by rank, and `keeps: false` for those without state; before:
+    of the generation that `action.same` names.
     """
     _, holders = action.same
     if not holders:
@@ -87,13 +101,24 @@ def thin(members: Sequence[Json], action: Open, before: Sequence[Json]) -> Json:
     known = {m["worker"] for m in before} & ranks.keys()
     return {
         "members": members,
-        "before": [ranks.get(m["worker"], [m["worker"], m["group"], m["node"]]) for m in before],
+        "before": [ranks[m["worker"]] if m["worker"] in ranks else _gone(m) for m in before],
         "held": {w: action.held.get(w, ()) for w in {**action.held, **dict.fromkeys(known)} if w not in same},
     }
 
 
-def _domain(said: int | list[str], members: Sequence[Json]) -> Domain:
-    """One of `before`: a member's rank, or (worker, group, node) of one that is gone."""
+def _gone(member: Json) -> list[Any]:
+    """What `before` says of one that is no member any more."""
+    return [
+        member["worker"],
+        member["group"],
+        member["node"],
+        *([] if member.get("keeps", True) else [False]),
+    ]
+
+
+def _domain(said: int | list[Any], members: Sequence[Json]) -> Domain:
+    """One of `before`: a member's rank, or (worker, group, node[, keeps]) of one that is gone."""
     if isinstance(said, int):
-        return Domain(members[said]["worker"], members[said]["group"], members[said]["node"])
+        member = members[said]
+        return Domain(member["worker"], member["group"], member["node"], member.get("keeps", True))
     return Domain(*said)

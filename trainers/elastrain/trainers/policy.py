@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from elastrain.trainers.roster import Worker
 
 
 @dataclass(frozen=True)
@@ -11,6 +15,7 @@ class Policy:
     target: int
     per_group: int = 1
     spares: int = 0  # workers that stand by, warm, beyond the target
+    servers: int = 0  # beside the workers, each a group of its own: they keep the state, the workers none
     heartbeat_s: float = 2.0
     silence: int = 10  # heartbeats missed until a worker is removed though nobody waits for it
     wait_s: float = 60.0  # below min for so long: checkpoint and give up the attempt
@@ -20,3 +25,8 @@ class Policy:
     stall_steps: float = 10.0  # times the slowest committed step
     link_s: float = 10.0  # everybody waits and nothing arrives: do they still reach each other?
     hang_s: float = 60.0  # they do, and it goes on for so long: they meet once more
+
+    def suffice(self, members: Iterable[Worker], servers: int = 1) -> bool:
+        """Can these train: `min` workers, and so many servers, in a job that has any?"""
+        numbers = Counter(worker.server for worker in members)
+        return numbers[False] >= self.min and numbers[True] >= min(servers, self.servers)

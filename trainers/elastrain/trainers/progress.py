@@ -63,22 +63,29 @@ class Progress:
         return self.blocks > 0 and len(held) == self.blocks
 
     def free_to_leave(
-        self, groups: Sequence[Group], survivors: Sequence[Worker], joiners: int, minimum: int, now: float
+        self,
+        groups: Sequence[Group],
+        survivors: Sequence[Worker],
+        joiners: Sequence[Worker],
+        minimum: int,
+        now: float,
     ) -> list[Group]:
         """Of the groups that are to leave those whose state others hold too. `minimum` workers must be left,
         unless they have to go soon; and if everybody leaves, nobody does so before there is a checkpoint."""
         leaving = {group.id for group in groups}
         if not joiners and all(w.group in leaving for w in survivors):
             return []
-        held, room = self.holders(survivors), len(survivors) + joiners - minimum
+        held = self.holders(survivors)
+        room = sum(not w.server for w in (*survivors, *joiners)) - minimum
         safe, free = self.covered(held), []
         for group in groups:
             theirs = self.holders(w for w in survivors if w.group == group.id)
             alone = safe and any(held[block] == count for block, count in theirs.items())
-            if not alone and (len(group.workers) <= room or group.urgent(now)):
+            needed = 0 if group.server else len(group.workers)
+            if not alone and (needed <= room or group.urgent(now)):
                 free.append(group)
                 held -= theirs
-                room -= len(group.workers)
+                room -= needed
         return free
 
     def opening(self, members: Sequence[Worker]) -> m.Open:

@@ -166,7 +166,7 @@ class RayLauncher:
         closed = {agent.node for agent in self._agents.values() if not agent.swept} | self._drains.nodes
         nodes = [node for node in living_nodes() if node.id not in closed]
         for group in waiting:
-            need = Need(self._resources, len(group.start.workers), self._labels)
+            need = Need(group.start.needs(self._resources), len(group.start.workers), self._labels)
             node = choose_node(need, nodes, self._placed(), self._avoided(group.start))
             if node is not None:
                 self._run(group, node)
@@ -177,7 +177,7 @@ class RayLauncher:
     def _placed(self) -> list[tuple[str, Mapping[str, float]]]:
         with self._lock:
             return [
-                (group.node, Need(self._resources, len(group.start.workers)).total)
+                (group.node, Need(group.start.needs(self._resources), len(group.start.workers)).total)
                 for group in self._groups.values()
                 if group.node is not None and not group.ended
             ]
@@ -191,7 +191,7 @@ class RayLauncher:
             agent = self._agents[node] = self._make_agent(node)
         with self._lock:
             group.node = node
-        agent.actor.start.remote(asdict(group.start), self._resources)
+        agent.actor.start.remote(asdict(group.start), group.start.needs(self._resources))
 
     def _make_agent(self, node: str) -> _Agent:
         environment = {

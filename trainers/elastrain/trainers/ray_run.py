@@ -135,7 +135,7 @@ class Run:
             return "ended with its group" if began else "not started: its group ended"
         if self._error is None:
             return "not started"
-        return f"not started: {_headline(self._error)}"
+        return f"not started: {headline(self._error)}"
 
     def _another_failed(self, rank: int) -> bool:
         """Whether the group was ended for somebody else: then who is in it is killed, sometimes in sight."""
@@ -143,7 +143,7 @@ class Run:
         return bool(failed) and rank not in failed
 
 
-def _headline(error: Exception) -> str:
+def headline(error: Exception) -> str:
     """The last line that says something: Ray puts its own words first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

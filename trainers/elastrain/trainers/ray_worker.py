@@ -72,14 +72,19 @@ def supervise(config: Mapping[str, Any]) -> None:
     """
     import ray.train  # only here: the worker process has no use for it, and it takes seconds
 
-    files = Files(Path(config["folder"]))
     worker = config["workers"][ray.train.get_context().get_world_rank()]
+    watch_over(config["folder"], config["group"], worker)
+
+
+def watch_over(folder: str, group: str, worker: str) -> None:
+    """Run one worker, or server, until it ends. Raises WorkerFailed unless its exit code is 0."""
+    files = Files(Path(folder))
     with files.log(worker).open("ab") as output:
-        if files.read(f"{config['group']}.stop") is not None:
+        if files.read(f"{group}.stop") is not None:
             return  # nobody needs it any more
         _hear_of_children()
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, config["folder"], worker, str(os.getpid())],
+            [sys.executable, "-m", __name__, folder, worker, str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

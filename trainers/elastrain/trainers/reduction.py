@@ -81,7 +81,7 @@ class Reduction:
         space, mine = self.ownership.space, self.covers[self.rank]
         in_order = self.ownership.chunk(bucket, 0)[0] == bucket[0]
         # as it lies there, its own part included
-        whole = len(mine) == 1 and self.lanes == 1 and self.world > 2 and in_order
+        whole = len(mine) == 1 and self.lanes == 1 and not self.ownership.shared and in_order
         sends: list[Tensor | None] = []
         for peer in range(self.world):
             parts = [part for node in mine for part in self._own(node, self.ownership.reduces(bucket, peer))]
@@ -141,7 +141,7 @@ class Reduction:
         """Each owner sends its chunks to its buddy."""
         own, space = self.ownership, self.ownership.space
         held = own.held(self.rank)
-        if self.world <= 2:
+        if own.shared:
             self.replica.reduced = {
                 c: s[:, space.elements(c).start - space.elements(b).start :][:, : space.length(c)]
                 for c in held

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -70,6 +72,7 @@ class Replica:
         self.reduced: dict[Range, Tensor] = {}  # held chunk -> its sums (lanes, elements) f32
         self.new_buffers: tuple[Tensor, dict[str, Tensor]] | None = None
         self.touched = False  # the parameters are no longer those that the seed gives
+        self.order: list[Any] | None = None  # of an asynchronous run: (step, version it was computed from)
 
     @property
     def step(self) -> int:

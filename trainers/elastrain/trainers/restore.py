@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from elastrain.trainers.checkpoint import ORDER
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.storage import NotFound, Storage, StorageError
+from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.transports import Broken
 
 PATIENCE_S = 60.0  # with a store that does not answer; then all begin anew
@@ -104,6 +107,15 @@ def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> No
                 raise BadCheckpoint(files.manifest["step"], part["file"], why)
             _take_state(replica, part["ranges"], state)
     replica.cursor = Cursor.from_json(files.manifest["cursor"])
+    if replica.order is not None:
+        replica.order = _order(files, replica.cursor.step)
+
+
+def _order(files: Files, steps: int) -> list[Any]:
+    """What was applied so far; in a checkpoint of another strategy: one step after the other."""
+    if all(f["name"] != ORDER for f in files.manifest["files"]):
+        return [Task(step, step) for step in range(steps)]
+    return [Task(*row) for row in files.read(ORDER)["order"].tolist()]
 
 
 def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,7 @@ class Worker:
     id: str
     group: str
     state: State = State.STARTING
+    server: bool = False  # keeps state and computes nothing
     node: str = ""
     pid: int = 0
     connected: bool = False
@@ -64,7 +66,7 @@ class Failure:
 class Group:
     id: str
     workers: tuple[str, ...]
-    slot: int  # a replacement takes over the slot of the group that it replaces
+    slot: int  # a replacement takes over the slot of the group that it replaces; below 0: a server's
     leaving: bool = False  # to be left out at the next boundary
     notice: Notice | None = None  # why it is leaving, if it is not for a lower target
     stopping: bool = False  # told to end, or known to be dying
@@ -75,6 +77,10 @@ class Group:
     failure: Failure | None = None  # not counted yet: how its processes ended is still to be heard
     causes: Mapping[str, str] = field(default_factory=dict)  # worker -> how its process ended
     age_s: float = 0.0  # since it was started; once it is let go, since then
+
+    @property
+    def server(self) -> bool:
+        return self.slot < 0
 
     def urgent(self, now: float) -> bool:
         """After a notice half of the time is for a boundary to come by itself; from then on it is forced."""
@@ -100,13 +106,16 @@ class Roster:
     workers: dict[str, Worker] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     slots: dict[int, Slot] = field(default_factory=dict)
+    _named: Counter[bool] = field(default_factory=Counter)  # of servers, and of workers
 
     def peers(self, group: str) -> list[Worker]:
         return [self.workers[w] for w in self.groups[group].workers]
 
-    def serving(self) -> list[Group]:
-        """Groups that count towards the target: neither ended, dying nor leaving; oldest first."""
-        return [g for g in self.groups.values() if not (g.ended or g.stopping or g.leaving)]
+    def serving(self, server: bool = False) -> list[Group]:
+        """Groups of workers, or of servers, that count towards the target: neither ended, dying nor leaving;
+        oldest first."""
+        present = [g for g in self.groups.values() if not (g.ended or g.stopping or g.leaving)]
+        return [g for g in present if g.server is server]
 
     def running(self) -> list[Group]:
         return [g for g in self.groups.values() if not g.ended]
@@ -128,22 +137,34 @@ class Roster:
 
         Warm groups beyond that are spares, the youngest ones.
         """
-        if sum(w.state is State.READY for w in self.workers.values()) < least:
+        if sum(w.state is State.READY and not w.server for w in self.workers.values()) < least:
             return []  # said at once: it is asked a thousand times while a thousand workers start
         serving = self.serving()
         room = max(0, wanted - sum(self.trains(group) for group in serving))
         ready = [group for group in serving if self.is_ready(group)][:room]
         return [worker for group in ready for worker in self.peers(group.id)]
 
+    def new_servers(self) -> list[Worker]:
+        """Servers that are warm, and no members yet."""
+        ready = [group for group in self.serving(server=True) if self.is_ready(group)]
+        return [worker for group in ready for worker in self.peers(group.id)]
+
     def add_group(self, slot: int) -> Group:
-        number = len(self.groups)
-        first = len(self.workers)
-        ids = tuple(f"w{first + i}" for i in range(self.per_group))
+        number, server = len(self.groups), slot < 0
+        size = 1 if server else self.per_group
+        ids = tuple(f"{'s' if server else 'w'}{self._named[server] + i}" for i in range(size))
+        self._named[server] += size
         group = Group(f"g{number}", ids, slot)
         self.groups[group.id] = group
         for worker in ids:
-            self.workers[worker] = Worker(worker, group.id)
+            self.workers[worker] = Worker(worker, group.id, server=server)
         return group
+
+    def missing_servers(self, wanted: int, now: float) -> list[int]:
+        """Slots of servers that want a group and may have one now."""
+        occupied = {g.slot for g in self.running() if g.server and not g.leaving}
+        free = [slot for slot in range(-wanted, 0) if slot not in occupied]
+        return [slot for slot in free if now >= self.slots.setdefault(slot, Slot()).not_before]
 
     def missing_slots(self, wanted: int, now: float) -> Iterator[int]:
         """Slots that want a group and may have one now. wanted: groups, spares among them.
@@ -168,12 +189,12 @@ class Roster:
     def wanted_again(self, wanted: int, spares: int = 0) -> list[Group]:
         """Groups that were to leave, and need not, since the target went up again."""
         occupied = self._occupied()
-        again = [g for g in self.leaving() if g.notice is None and g.slot not in occupied]
+        again = [g for g in self.leaving() if g.notice is None and not g.server and g.slot not in occupied]
         members = sum(self.trains(g) for g in self.serving())
         return again[: max(0, min(wanted - members, wanted + spares - len(occupied)))]
 
     def _occupied(self) -> set[int]:
-        return {g.slot for g in self.running() if not g.leaving}
+        return {g.slot for g in self.running() if not (g.leaving or g.server)}
 
     def all_failed(self, wanted: int) -> bool:
         """Did the last start in every slot fail?"""

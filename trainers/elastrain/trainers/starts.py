@@ -42,7 +42,8 @@ class Starts:
         wanted: groups that are to be members. slots: those and the spares. spare: it was ready, no member.
         """
         roster = self.roster
-        needed = sum(roster.trains(g) or roster.is_ready(g) for g in roster.serving()) < wanted
+        serving = roster.serving(group.server)
+        needed = sum(roster.trains(g) or roster.is_ready(g) for g in serving) < wanted
         looping = self.roster.charge(group, why, now, well=spare and not needed)
         if not self.succeeded:
             self.causes.append(why)

@@ -107,7 +107,7 @@ class Exchange:
 
     def start_gather(self) -> Callable[[], None]:
         """As `gather`, begun now and finished by calling what is returned."""
-        if self.world <= 2:  # every chunk lives on both
+        if self.ownership.shared:
             self.replica.whole = True
             return lambda: None
         own, space, params = self.ownership, self.ownership.space, self.replica.model.params

@@ -16,6 +16,7 @@ from elastrain.trainers.roster import State
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.stragglers import Change, Stragglers
+from elastrain.trainers.strategies.behind import Behind
 
 PROGRESS_S = 0.5
 SPEED_STEPS = 10  # the speed shown is that of the last so many steps
@@ -34,6 +35,7 @@ class Tally:
         self.status = "starting"
         self.pace = Pace()  # how fast each worker computes, as the next opening says it
         self.stragglers = Stragglers()
+        self.behind = Behind()
         self._shares: dict[str, int] = {}  # worker -> microbatches that it computed of the newest step
         self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_STEPS + 1)  # (s, samples)
         self._shown: dict[str, Json] = {}
@@ -65,7 +67,8 @@ class Tally:
 
     def accepted(self, record: Json, cursor: Json | None, machine: Machine) -> None:
         """One more step counts. cursor: given if the records of some steps before it were lost on the way."""
-        self._watch(record, machine)
+        if "task" not in record:  # else it is of one worker, and says nothing of the others
+            self._watch(record, machine)
         if cursor is not None:
             self.cursor = Cursor.from_json(cursor)
             return
@@ -75,13 +78,14 @@ class Tally:
         verdict = Verdict.of(record, scale, self.spec.clip_norm)
         rate = learning_rate(self.spec, self.cursor.updates, self.plan.total_steps)
         self.cursor = advance(self.cursor, record, verdict, self.parameters)
-        samples = self.plan.samples(record["step"])
+        samples = self.plan.samples(record["task"][0] if "task" in record else record["step"])
         self._recent.append((time.monotonic(), samples))
         values = {
             "loss": verdict.loss,
             "grad_norm": verdict.grad_norm,
-            "workers": float(len(machine.members)),
-            **({"lr": rate} if verdict.applied else {}),
+            "workers": float(sum(not w.server for w in machine.generation.members)),
+            **({"lr": rate / record.get("slower", 1)} if verdict.applied else {}),
+            **self.behind.observe(record),
             **({"samples_per_s": self.speed} if self.speed else {}),
         }
         self.sink(
@@ -183,9 +187,11 @@ class Tally:
                 "eta_s": round(left / self.speed, 1) if left is not None and self.speed else None,
                 "steps_skipped": self.cursor.skipped,
                 "workers_replaced": self.replaced,
-                "workers_active": sum(w.state is State.ACTIVE for w in machine.roster.workers.values()),
+                "workers_active": sum(
+                    w.state is State.ACTIVE and not w.server for w in machine.roster.workers.values()
+                ),
                 "workers_target": machine.fleet.policy.target,
-                "workers_held": sum(len(group.workers) for group in machine.roster.running()),
+                "workers_held": sum(len(g.workers) for g in machine.roster.running() if not g.server),
                 "chain": self.cursor.chain,
             }
         )

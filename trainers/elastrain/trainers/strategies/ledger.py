@@ -1,0 +1,133 @@
+"""Who computes which step from which version of the parameters, and in which order the results count. Pure.
+
+    deal ─▶ a worker computes it ─▶ its push lies at every server: arrived ─▶ chosen, committed: in the order
+      ▲                                                                           │
+      └──── a worker that is gone gives back what it had not pushed ◀─────────────┘
+
+The first of the servers keeps a ledger, for one generation. What outlives it is the order: the tasks that
+were applied, one after the other. Its length is the version of the parameters, and the staleness of a task is
+how many others were applied between the version that it was computed from and its own turn. Given the order,
+a run can be repeated bit for bit: it says which step is computed from which version, and what comes next.
+
+Bounded staleness: a task is dealt only if, even should everything that is under way be applied before any one
+task, that one were no more than `bound` versions behind. Tasks are dealt in the order of steps, so nobody is
+more than `bound` steps ahead of the slowest: stale synchronous parallel (Ho et al., NIPS 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Task(NamedTuple):
+    step: int  # which global batch of the plan
+    version: int  # how many tasks were applied to the parameters that it is computed from
+
+
+@dataclass
+class Ledger:
+    total: int  # steps of the job
+    order: list[Task]  # what was applied
+    bound: int | None = None  # the most versions that a task may be behind; None: any number
+    replay: Sequence[Task] | None = None  # the order to repeat
+    hands: dict[str, Task | None] = field(default_factory=dict)  # worker -> what it computes
+    arrived: dict[Task, str] = field(
+        default_factory=dict
+    )  # at every server, not applied, as they came: whose
+
+    def __post_init__(self) -> None:
+        self._done = {task.step for task in self.order}
+        self._low = 0
+
+    @property
+    def version(self) -> int:
+        return len(self.order)
+
+    @property
+    def low(self) -> int:
+        """The slowest step: all below it are applied."""
+        while self._low in self._done:
+            self._low += 1
+        return self._low
+
+    @property
+    def under_way(self) -> list[Task]:
+        """Dealt, and not applied."""
+        return [*self.arrived, *(task for task in self.hands.values() if task is not None)]
+
+    # ---- a generation begins ----------------------------------------------------------------
+
+    def stored(self, tasks: Iterable[Task]) -> None:
+        """Pushes that every server has from an earlier generation: their workers may be gone."""
+        self.arrived.update((task, "") for task in tasks if self._wanted(task))
+
+    def join(self, worker: str, task: Task | None = None) -> None:
+        """A worker is there, with what it had in hand when the last generation ended. It keeps that if it is
+        still wanted; if not, it waits for another task."""
+        self.hands[worker] = task if task is not None and self._wanted(task) else None
+
+    def _wanted(self, task: Task) -> bool:
+        if task.step in self._done or any(task.step == other.step for other in self.under_way):
+            return False
+        if task.version > self.version:  # of a time that was rolled back
+            return False
+        return self.replay is None or task in self.replay[self.version :]
+
+    # ---- while it trains --------------------------------------------------------------------
+
+    def deal(self) -> list[tuple[str, Task]]:
+        """Tasks for those who have none. Whose push is not applied yet waits for that; not so in a replay,
+        where the push that has to come before it may be nobody's yet."""
+        waits = set(self.arrived.values()) if self.replay is None else set()
+        dealt: list[tuple[str, Task]] = []
+        for worker in [w for w, task in self.hands.items() if task is None and w not in waits]:
+            task = self._next() if self.replay is None else self._next_of(self.replay)
+            if task is None:
+                break
+            self.hands[worker] = task
+            dealt.append((worker, task))
+        return dealt
+
+    def _next(self) -> Task | None:
+        under_way, version = self.under_way, self.version
+        behind = max((version - task.version + len(under_way) for task in under_way), default=0)
+        if self.bound is not None and behind > self.bound:
+            return None
+        taken = self._done | {task.step for task in under_way}
+        step = next((s for s in range(self.low, self.total) if s not in taken), None)
+        return Task(step, version) if step is not None else None
+
+    def _next_of(self, replay: Sequence[Task]) -> Task | None:
+        busy = set(self.under_way)
+        left = (replay[at] for at in range(self.version, len(replay)))
+        return next((task for task in left if task not in busy and task.version <= self.version), None)
+
+    def arrive(self, worker: str, step: int) -> bool:
+        """A worker's push lies at every server. False: it has no such task: a word that is late, or twice."""
+        task = self.hands.get(worker)
+        if task is None or task.step != step:
+            return False
+        self.hands[worker] = None
+        self.arrived[task] = worker
+        return True
+
+    def choose(self) -> Task | None:
+        """Whose turn it is: the first that came, or the one that the replayed order names; None: nobody's."""
+        if self.replay is None:
+            return next(iter(self.arrived), None)
+        wanted = self.replay[self.version] if self.version < len(self.replay) else None
+        return wanted if wanted in self.arrived else None
+
+    def commit(self, task: Task) -> int:
+        """It is applied next. Returns its staleness."""
+        staleness = self.version - task.version
+        del self.arrived[task]
+        self.order.append(task)
+        self._done.add(task.step)
+        return staleness
+
+    def gone(self, worker: str) -> None:
+        """A worker is gone: what it had in hand is dealt again. Its push, if it lies everywhere, counts."""
+        self.hands.pop(worker, None)
