@@ -11,6 +11,7 @@ from typing import Any
 from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
 from elastrain.service.control import Control
+from elastrain.service.meters import Meters
 from elastrain.service.migrations import migrate
 from elastrain.service.ray_jobs import AlreadySubmitted, Launch, RayJob, RayNode, RayRefused, RayUnreachable
 from elastrain.service.reconciler import Reconciler
@@ -157,7 +158,7 @@ class World:
 
     def start(self) -> None:
         self.store = Store(self.settings.database_url)
-        changes = Changes()
+        changes, self.meters = Changes(), Meters()
         self.control = Control(
             self.store,
             self.storage,
@@ -165,8 +166,10 @@ class World:
             ping_ray=self.ray.version,
             clock=self.clock,
             changes=changes,
+            meters=self.meters,
         )
-        self.reconciler = Reconciler(self.store, self.storage, self.ray, self.settings, self.clock, changes)
+        parts = (self.store, self.storage, self.ray, self.settings, self.clock, changes, self.meters)
+        self.reconciler = Reconciler(*parts)
         self.janitor = Janitor(self.store, self.storage, self.settings, self.clock)
 
     def round(self, after_s: float = 1.0) -> None:
@@ -192,6 +195,10 @@ class World:
         """Everything that the database holds, as text."""
         with self.store.read() as tx:
             return "\n".join(str(tx.execute(table.select()).all()) for table in metadata.sorted_tables)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """What Prometheus would read now; a name as it stands in /metrics."""
+        return self.meters.registry.get_sample_value(name, labels)
 
     def cancel(self, id: str) -> dict[str, Any]:
         return self.control.cancel(id, actor=ADMIN)

@@ -211,7 +211,7 @@ def test_the_service_tells_its_version_its_cluster_its_health_and_who_asks(http:
 def test_prometheus_reads_how_many_jobs_are_in_each_status(http: httpx.Client, life: Life) -> None:
     reply = http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain")
-    assert "elastrain_up 1.0" in reply.text
+    assert "elastrain_store_up 1.0" in reply.text
     assert 'elastrain_jobs{status="queued"} 1.0' in reply.text
     assert 'elastrain_jobs{status="running"} 0.0' in reply.text
 

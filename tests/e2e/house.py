@@ -156,6 +156,6 @@ def _belongs(process: psutil.Process, session: int, mark: str) -> bool:
 def _drives(process: psutil.Process, job: str) -> bool:
     try:
         command = process.cmdline()
-        return command[-1:] == ["elastrain.trainers.driver"] and process.environ().get("ELASTRAIN_JOB") == job
+        return "elastrain.trainers.driver" in command and process.environ().get("ELASTRAIN_JOB") == job
     except (psutil.Error, OSError):
         return False

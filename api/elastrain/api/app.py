@@ -7,8 +7,10 @@ from fastapi import FastAPI
 
 from elastrain.api import errors
 from elastrain.api.door import Door, documented
+from elastrain.api.measured import Measured
 from elastrain.api.replies import Reply
 from elastrain.api.routes import checkpoints, cluster, driver, feeds, health, jobs, packages, projects
+from elastrain.api.traced import Traced
 from elastrain.service.control import Control
 
 # drivers post hundreds of times a second and can wait: more at once would not be faster, and would stand
@@ -29,6 +31,9 @@ def create_app(control: Control) -> FastAPI:
     app.state.control = control
     app.state.writing_facts = CapacityLimiter(FACTS_AT_ONCE)
     app.add_middleware(Door, control=control)
+    app.add_middleware(Measured, meters=control.meters)  # the last one is the outermost
+    if control.tracing.on:
+        app.add_middleware(Traced, tracing=control.tracing)
     errors.install(app)
     app.include_router(health.router)
     app.include_router(driver.router, prefix="/v1")

@@ -38,6 +38,7 @@ class Door:
             try:
                 await self.enter(scope)
             except ServiceError as error:
+                scope.setdefault("state", {})["problem"] = error.code
                 await render(error)(scope, receive, send)
                 return
             if not scope["path"].startswith(STREAMED):

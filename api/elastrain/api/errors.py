@@ -18,6 +18,7 @@ log = logging.getLogger("elastrain.api")
 
 class ProblemReply(Reply):
     media_type = "application/problem+json"
+    code = ""  # of the problem, for those who count them
 
 
 def problem(
@@ -43,7 +44,9 @@ def problem(
     }
     if hint:
         body["hint"] = hint
-    return ProblemReply(body, status_code=status, headers=dict(headers or {}))
+    reply = ProblemReply(body, status_code=status, headers=dict(headers or {}))
+    reply.code = code
+    return reply
 
 
 def render(error: ServiceError) -> ProblemReply:
@@ -116,6 +119,12 @@ def own_fault(request: Request, error: Exception) -> ProblemReply:
 
 async def answer(request: Request, error: Exception) -> ProblemReply:
     """Any exception that a handler let through, as problem details."""
+    reply = _answer(request, error)
+    request.state.problem = reply.code
+    return reply
+
+
+def _answer(request: Request, error: Exception) -> ProblemReply:
     if isinstance(error.__cause__, ServiceError):  # what stopped the reading of the body
         error = error.__cause__
     if isinstance(error, ServiceError):

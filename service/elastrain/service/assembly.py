@@ -10,12 +10,14 @@ from typing import Self
 from elastrain.service.changes import Changes
 from elastrain.service.clock import SystemClock
 from elastrain.service.control import Control
+from elastrain.service.meters import Meters
 from elastrain.service.migrations import migrate
 from elastrain.service.ray_jobs import RayJobs
 from elastrain.service.reconciler import Reconciler
 from elastrain.service.removal import Janitor
 from elastrain.service.settings import Settings, SettingsError
 from elastrain.service.store import Store
+from elastrain.service.tracing import open_tracing
 from elastrain.service.watch import Watch
 from elastrain.trainers.storage import Storage, StorageError, open_storage
 
@@ -31,18 +33,26 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError for a bucket that does not exist or a database of a newer version, Unavailable
         for a database that is away, and StorageError."""
+        self._tracing = tracing = open_tracing()
         migrate(settings.database_url)
         self._store = Store(settings.database_url)
         storage = open_storage(settings.storage_url, settings.storage_options)
         _must_exist(storage)
-        clock, changes = SystemClock(), Changes()
+        clock, changes, meters = SystemClock(), Changes(), Meters()
         self._ray = ray = RayJobs(settings.ray_address, settings.ca_bundle)
         self.control = Control(
-            self._store, storage, settings, ping_ray=ray.version, clock=clock, changes=changes
+            self._store,
+            storage,
+            settings,
+            ping_ray=ray.version,
+            clock=clock,
+            changes=changes,
+            meters=meters,
+            tracing=tracing,
         )
         self._changes = changes
         brief = open_storage(settings.storage_url, settings.storage_options, brief=True)
-        self.reconciler = Reconciler(self._store, brief, ray, settings, clock, changes)
+        self.reconciler = Reconciler(self._store, brief, ray, settings, clock, changes, meters, tracing)
         self._stop = threading.Event()
         janitor = Janitor(self._store, storage, settings, clock)
         watch = Watch(self._store, changes)
@@ -78,6 +88,7 @@ class Service:
         """Let go of what the parts hold. For one that was never entered."""
         self._ray.close()
         self._store.close()
+        self._tracing.close()
 
 
 def _must_exist(storage: Storage) -> None:

@@ -22,6 +22,8 @@ from elastrain.service.idempotency import Once
 from elastrain.service.job_actions import JobActions
 from elastrain.service.listings import Listings, feed_page, find_checkpoint
 from elastrain.service.logs import LogReader
+from elastrain.service.meters import Meters
+from elastrain.service.monitoring import StoreGauges
 from elastrain.service.objects import Objects
 from elastrain.service.packages import Packages, PackageUpload
 from elastrain.service.patching import Patching
@@ -32,6 +34,7 @@ from elastrain.service.retention import DAY_S, Retention
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store
 from elastrain.service.submission import Submission
+from elastrain.service.tracing import NO_TRACING, Tracing
 from elastrain.trainers.storage import Storage
 
 __all__ = ["Actor", "Control"]
@@ -51,18 +54,23 @@ class Control(JobActions):
         ping_ray: Callable[[], str],
         clock: Clock | None = None,
         changes: Changes | None = None,
+        meters: Meters | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """ping_ray: returns Ray's version, or raises with the reason why it cannot be reached."""
         self.store = store
         self.settings = settings
         self.clock = clock or SystemClock()
         self.changes = changes or Changes()
+        self.meters = meters or Meters()
+        self.tracing = tracing
+        self.meters.registry.register(StoreGauges(store, self.clock))
         self.auth = Auth(store, self.clock)
         self.objects = Objects(storage)
         self.packages = Packages(store, storage, settings, self.clock)
         self._logs = LogReader(store, storage)
         retention = Retention(settings.keep_ended_days * DAY_S)
-        self._views = views.JobViews(settings.ray_address, retention, self.clock)
+        self._views = views.JobViews(settings.dashboard_url, retention, self.clock)
         self._listings = Listings(store, self._views)
         self.once = Once(store, self._views, self.clock)
         self._submission = Submission(
@@ -73,7 +81,7 @@ class Control(JobActions):
         self._bulk = Bulk(store, self.once, self.clock, self.changes)
         self._removal = Removal(store, self._views, self.clock)
         self.projects = Projects(store, self.once, settings.driver_cpu, self.clock, self.changes)
-        self._drivers = DriverLine(store, settings, self.clock, self.changes)
+        self._drivers = DriverLine(store, settings, self.clock, self.changes, self.meters)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 
     # -- who is asking
@@ -224,7 +232,7 @@ class Control(JobActions):
         return self._listings.queue(actor)
 
     def counts(self) -> dict[str, int]:
-        """{status: jobs in it}, every status among them, over all projects: for monitoring."""
+        """{status: jobs in it}, every status among them, over all projects."""
         return self._listings.counts()
 
     def version(self) -> Json:

@@ -13,6 +13,7 @@ from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.errors import Forbidden, Gone, Invalid, Unauthenticated
 from elastrain.service.jobs import Desired, Status
+from elastrain.service.meters import Meters
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, Tx, attempts, feed, jobs
 from elastrain.service.store.rows import AttemptRow, JobRow
@@ -23,11 +24,14 @@ MAX_FACTS = 5000
 
 
 class DriverLine:
-    def __init__(self, store: Store, settings: Settings, clock: Clock, changes: Changes) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, clock: Clock, changes: Changes, meters: Meters
+    ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._changes = changes
+        self._meters = meters
 
     def claim(self, body: Mapping[str, Any]) -> Json:
         """Grant an attempt to the first driver that knows its code; the same nonce gets the same answer."""
@@ -63,12 +67,13 @@ class DriverLine:
                     f"This token is for attempt {attempt.number}, the body names {body['attempt']!r}"
                 )
             gone = _gone(row.id, attempt.number, row.attempt, attempt.outcome)
-            fresh = reports.take(tx, row, attempt, first, facts, self._clock.now())
+            taken = reports.take(tx, row, attempt, first, facts, self._clock.now())
             acked = max(attempt.acked_seq, first + len(facts) - 1)
-            ended = any(fact.get("kind") == "outcome" for fact in fresh)
+            ended = any(fact.get("kind") == "outcome" for fact in taken.facts)
             # while we hold its lock, nothing but its end changes what is desired of it
             version = jobs.get(tx, row.id).desired_version if ended else row.desired_version
-        if fresh:
+        if taken.facts:
+            self._meters.took(row, taken)
             self._changes.tell(row.id, decide=ended, reported=version == row.desired_version)
         if gone is not None:  # its history was taken all the same
             gone.extra["acked_seq"] = acked

@@ -15,6 +15,7 @@ from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.jobs import Status
 from elastrain.service.look import Looker
+from elastrain.service.meters import Meters
 from elastrain.service.pace import Pace
 from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, Ray, RayRefused
 from elastrain.service.settings import Settings
@@ -44,6 +45,7 @@ class Drivers:
         settings: Settings,
         clock: Clock,
         changes: Changes,
+        meters: Meters,
     ) -> None:
         self._store = store
         self._storage = storage
@@ -53,7 +55,7 @@ class Drivers:
         self._clock = clock
         self._changes = changes
         self._outcomes = Pace(clock, OUTCOME_EVERY_S)
-        self._spool = Spool(store, storage, clock, changes)
+        self._spool = Spool(store, storage, clock, changes, meters)
 
     def open(self, row: JobRow) -> bool:
         """Write the attempt down before Ray hears of it."""
@@ -78,7 +80,7 @@ class Drivers:
             jobs.change(tx, row.id, attempt=number, attempts_made=row.attempts_made + 1)
         return True
 
-    def submit(self, attempt: AttemptRow) -> bool:
+    def submit(self, row: JobRow, attempt: AttemptRow) -> bool:
         """If this process dies behind the call, the next round finds the driver in Ray, or calls again."""
         assert attempt.code is not None
         env = {
@@ -88,9 +90,12 @@ class Drivers:
             "ELASTRAIN_CLAIM": attempt.code,
             "ELASTRAIN_ATTEMPT": ids.tag(self._looker.installation, attempt.job, attempt.number),
         }
-        entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.driver"
+        # the name is for people: Ray's list of jobs shows the entrypoint, a job's page its metadata
+        entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.driver {row.name}"
+        about = {"name": row.name, "project": row.project, "job": row.id, "attempt": str(attempt.number)}
         try:
-            self._ray.submit(Launch(attempt.submission_id, entrypoint, env, self._settings.driver_cpu))
+            cpus = self._settings.driver_cpu
+            self._ray.submit(Launch(attempt.submission_id, entrypoint, env, cpus, about))
         except AlreadySubmitted:
             if self._ray.job(attempt.submission_id) is None:
                 raise RayRefused("Ray says that it has the driver, and does not show it") from None

@@ -9,6 +9,7 @@ from elastrain.service.changes import Changes
 from elastrain.service.commands import want
 from elastrain.service.jobs import Desired, Reason, Signal, Status, advance
 from elastrain.service.look import STEADY_S
+from elastrain.service.meters import Meters
 from elastrain.service.pace import Breath
 from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wait, facts, plan
@@ -22,11 +23,19 @@ KEPT = dict.fromkeys((Reason.NO_CAPACITY, Reason.BEHIND_OTHER_JOBS, Reason.RAY_U
 
 
 class Placement:
-    def __init__(self, store: Store, driver_cpu: float, ceiling: Sequence[Shape], changes: Changes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        driver_cpu: float,
+        ceiling: Sequence[Shape],
+        changes: Changes,
+        meters: Meters,
+    ) -> None:
         self._store = store
         self._driver_cpu = driver_cpu
         self._ceiling = ceiling
         self._changes = changes
+        self._meters = meters
         self._lately: deque[tuple[float, dict[str, float]]] = deque()
         self._known = facts.Known()
 
@@ -73,7 +82,7 @@ class Placement:
         return {name: max(held.get(name, 0.0) for _, held in self._lately) for name in names}
 
     def _write(self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], now: float) -> list[str]:
-        started = []
+        started, waited_s = list[str](), list[float]()
         with self._store.write() as tx:
             plans.take_turn(tx, known.plan.version, made.queue, made.first, now)
             for id, answer in wanted.items():
@@ -82,8 +91,11 @@ class Placement:
                     _write(tx, current, answer, now)
                     if current.status is Status.QUEUED and isinstance(answer, Grant):
                         started.append(id)
+                        waited_s.append(now - current.since)
         for id in wanted:
             self._changes.tell(id)
+        for seconds in waited_s:
+            self._meters.queue_s.observe(max(0.0, seconds))
         return started
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 from urllib.parse import urlsplit
@@ -58,6 +58,7 @@ class Launch:
     entrypoint: str
     env: Mapping[str, str]
     cpus: float
+    metadata: Mapping[str, str] = field(default_factory=dict)  # what people find on the job's page
 
 
 class Ray(Protocol):
@@ -109,6 +110,7 @@ class RayJobs:
             "submission_id": launch.submission_id,
             "entrypoint": launch.entrypoint,
             "runtime_env": {"env_vars": dict(launch.env)},
+            "metadata": dict(launch.metadata),
         }
         if launch.cpus > 0:
             body["entrypoint_num_cpus"] = launch.cpus

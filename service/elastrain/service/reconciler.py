@@ -21,6 +21,7 @@ from elastrain.service.drivers import Drivers
 from elastrain.service.errors import Unavailable
 from elastrain.service.jobs import ACTIVE, Status
 from elastrain.service.look import Look, Looker
+from elastrain.service.meters import Meters
 from elastrain.service.moves import Moves
 from elastrain.service.outage import Outage
 from elastrain.service.pace import Pace, Troubles, cause
@@ -31,6 +32,7 @@ from elastrain.service.store import Store, attempts, installation, jobs
 from elastrain.service.store.rows import AttemptRow, JobRow
 from elastrain.service.sweeps import Sweeps
 from elastrain.service.timeouts import Timeouts
+from elastrain.service.tracing import NO_TRACING, Tracing
 from elastrain.trainers.storage import Storage, StorageError
 
 log = logging.getLogger(__name__)
@@ -49,20 +51,30 @@ class Reconciler:
     """Only caches live in memory. One thread calls `round` or `run`."""
 
     def __init__(
-        self, store: Store, storage: Storage, ray: Ray, settings: Settings, clock: Clock, changes: Changes
+        self,
+        store: Store,
+        storage: Storage,
+        ray: Ray,
+        settings: Settings,
+        clock: Clock,
+        changes: Changes,
+        meters: Meters | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._store = store
         self._ray = ray
         self._clock = clock
         self._changes = changes
+        self._meters = meters = meters or Meters()
+        self._tracing = tracing
         self._limits = Limits(
             settings.cancel_grace_s, settings.pause_grace_s, settings.claim_timeout_s, clock.now()
         )
         self._looker = Looker(store, ray, clock)
-        self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes)
+        self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes, meters)
         self._sweeps = Sweeps(store, ray, self._looker, settings, clock, changes)
         self._moves = Moves(store, storage, settings, clock)
-        self._placement = Placement(store, settings.driver_cpu, settings.capacity_max, changes)
+        self._placement = Placement(store, settings.driver_cpu, settings.capacity_max, changes, meters)
         self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
         self._ceiling = settings.capacity_max
@@ -82,10 +94,12 @@ class Reconciler:
                 self._troubles.over("the reconciler")
                 self._troubles.over("the database")
             except Unavailable as error:
+                self._meters.troubles.labels("database").inc()
                 told = f"{error}: jobs stay as they are until it does. {cause(error)}"
                 self._troubles.begin("the database", told, sort="away")
                 stop.wait(ROUND_S)
             except Exception as error:  # a database that is away for a minute must not end the loop
+                self._meters.troubles.labels("round").inc()
                 if self._troubles.begin("the reconciler", f"a round failed: {error}"):
                     log.exception("this is how it failed")
                 stop.wait(ROUND_S)
@@ -96,18 +110,28 @@ class Reconciler:
         """Everything once, unless another process leads. Raises what the store raises; Ray and the object
         storage may be away."""
         whole, self._whole = self._whole, False
-        if not self._store.leads():
+        leads = self._store.leads()
+        self._meters.leads.set(leads)
+        if not leads:
             return
+        with self._meters.round_s.time(), self._tracing.span("reconciler round"):
+            self._lead(whole)
+        self._whole = True
+
+    def _lead(self, whole: bool) -> None:
         if not whole:  # after a time without rounds nobody is blamed for what could not be heard meanwhile
             self._limits = replace(self._limits, began=self._clock.now())
-        look = self._looker.look()
+        with self._tracing.span("look at Ray"):
+            look = self._looker.look()
         points.reach("looked")
         if look.error is None:
             self._troubles.over("Ray")
         else:
+            self._meters.troubles.labels("ray").inc()
             self._troubles.begin("Ray", look.error)
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
             active, open_attempts = jobs.in_status(tx, ACTIVE), attempts.not_ended(tx)
+        self._meters.passes(active, self._clock.now())
         self._tell_moves(open_attempts, look)
         self._outage.round(look.error, active)
         self._timeouts.enforce(active)
@@ -123,7 +147,8 @@ class Reconciler:
         for attempt in open_attempts:
             if not self._rests(rows.get(attempt.job), attempt, look):
                 self._advance(attempt.job, attempt.number, look)
-        granted = self._placement.place(look.steady, look.error, self._clock.now(), self.admitting)
+        with self._tracing.span("place jobs"):
+            granted = self._placement.place(look.steady, look.error, self._clock.now(), self.admitting)
         points.reach("placed")
         for job in granted:
             self._advance(job, None, look)
@@ -131,7 +156,6 @@ class Reconciler:
         if look.storage_error is None:
             self._troubles.over("the object storage")
         self._beat(look)
-        self._whole = True
 
     # -- one job
 
@@ -162,6 +186,7 @@ class Reconciler:
         except RayUnreachable as error:
             look.error = look.error or str(error)
         except RayRefused as error:
+            self._meters.troubles.labels("ray_refused").inc()
             self._refused(job, str(error))
         except StorageError as error:
             self._no_storage(error, look)
@@ -170,6 +195,7 @@ class Reconciler:
 
     def _no_storage(self, error: StorageError, look: Look) -> None:
         look.storage_error = str(error)
+        self._meters.troubles.labels("object_storage").inc()
         told = f"{error}. Jobs whose drivers ended stay as they are until their outcomes can be read"
         self._troubles.begin("the object storage", told, sort=error.kind)
 
@@ -185,7 +211,8 @@ class Reconciler:
     def _act(self, row: JobRow, attempt: AttemptRow | None, decision: Decision) -> bool:
         """Do it; True if the job should be looked at once more in this round."""
         points.reach(f"before {decision.action}")
-        again = self._do(row, attempt, decision)
+        with self._tracing.span(str(decision.action), job=row.id, why=decision.why):
+            again = self._do(row, attempt, decision)
         points.reach(f"after {decision.action}")
         return again
 
@@ -197,7 +224,7 @@ class Reconciler:
             return self._drivers.finish(row)
         assert attempt is not None, decision
         acts: dict[Action, Callable[[], bool]] = {
-            Action.SUBMIT: lambda: self._drivers.submit(attempt),
+            Action.SUBMIT: lambda: self._drivers.submit(row, attempt),
             Action.MARK_SUBMITTED: lambda: self._drivers.mark_submitted(attempt),
             Action.STOP: lambda: self._drivers.stop(attempt, decision.why),
             Action.READ_OUTCOME: lambda: self._drivers.read_outcome(attempt),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from elastrain.service import receipts
 from elastrain.service.casts import BadFact, Fact, clean, fields, finite, real, strict, text, whole, worker_id
@@ -30,9 +30,14 @@ MAX_METRIC_NAME = 200
 HISTORY = ("metric", "event", "log")
 
 
-def take(
-    tx: Tx, row: JobRow, attempt: AttemptRow, first: int, facts: Sequence[Fact], now: float
-) -> Sequence[Fact]:
+class Taken(NamedTuple):
+    """What a batch brought. facts: the new ones. lost_steps: accepted before, and now computed again."""
+
+    facts: Sequence[Fact]
+    lost_steps: int
+
+
+def take(tx: Tx, row: JobRow, attempt: AttemptRow, first: int, facts: Sequence[Fact], now: float) -> Taken:
     """Write those facts of a numbered batch that are new, and count them with the attempt; returns them.
 
     (attempt, number) counts once, so a batch may be repeated. Of an attempt that was superseded only history
@@ -44,7 +49,16 @@ def take(
     acked = max(attempt.acked_seq, first + len(facts) - 1)
     if acked != attempt.acked_seq:
         attempts.acknowledge(tx, row.id, attempt.number, acked)
-    return fresh
+    overtakes = any(_era(attempt, fact) > (row.era_attempt, row.era_epoch_no) for fact in fresh)
+    return Taken(fresh, metrics.lost_steps(tx, row.id, row.position) if overtakes else 0)
+
+
+def _era(attempt: AttemptRow, fact: Fact) -> tuple[int, int]:
+    """Of a metric point; another fact has none."""
+    epoch_no = fact.get("epoch_no", 0)
+    if fact.get("kind") != "metric" or not isinstance(epoch_no, int):
+        return (-1, 0)
+    return (attempt.number, epoch_no)
 
 
 def apply(tx: Tx, row: JobRow, attempt: AttemptRow, facts: Sequence[Fact], now: float) -> None:

@@ -32,6 +32,8 @@ class Settings:
     """Object storage, file:///... or s3://bucket/prefix (STORAGE_URL); a folder in HOME unless given."""
     ray_address: str
     """Address of Ray's dashboard, http://host:port (RAY_ADDRESS)."""
+    dashboard_url: str
+    """Where people find Ray's dashboard, for links (RAY_DASHBOARD_URL); RAY_ADDRESS unless given."""
     driver_url: str
     """The address under which drivers reach this service (DRIVER_URL)."""
     storage_options: dict[str, str] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Settings:
             database_url=read.text("DATABASE_URL") or f"sqlite:///{home / 'elastrain.db'}",
             storage_url=read.text("STORAGE_URL") or (home / "objects").as_uri(),
             ray_address=ray_address,
+            dashboard_url=read.url("RAY_DASHBOARD_URL", ray_address),
             driver_url=read.url("DRIVER_URL", url),
             storage_options={"endpoint": endpoint} if endpoint else {},
             ca_bundle=read.text("CA_BUNDLE"),

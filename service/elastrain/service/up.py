@@ -233,6 +233,7 @@ def _settings(home: Home, ray_address: str, port: int) -> Settings:
     return replace(
         given,
         ray_address=ray_address,
+        dashboard_url=os.environ.get("ELASTRAIN_RAY_DASHBOARD_URL") or ray_address,
         driver_url=os.environ.get("ELASTRAIN_DRIVER_URL") or own_url,
         driver_python=shlex.quote(sys.executable),  # on PATH may be another Python, without elastrain
     )

@@ -17,6 +17,14 @@ from elastrain.service.store.rows import AttemptRow, JobRow, SegmentRow, Transit
 
 Json = dict[str, Any]
 
+# pages of Ray's dashboard: the newest attempt's own one, those of all actors (ours begin with the job's name)
+# and of all metrics (ours begin with elastrain_job)
+LINKS = {
+    "ray_dashboard": "{dashboard}/#/jobs/{submission}",
+    "ray_actors": "{dashboard}/#/actors",
+    "ray_metrics": "{dashboard}/#/metrics",
+}
+
 
 class JobViews:
     """Jobs as the API shows them. dashboard_url: where people find Ray's dashboard."""
@@ -71,10 +79,11 @@ class JobViews:
     def _of_attempt(self, attempt: AttemptRow | None) -> Json:
         """What the newest attempt adds: where Ray shows it, and once it is over, what is known of its end."""
         if attempt is None:
-            return {"links": {"ray_dashboard": None}, "receipt": None}
-        link = f"{self._dashboard_url}/#/jobs/{attempt.submission_id}"
+            return {"links": dict.fromkeys(LINKS), "receipt": None}
+        at = {"dashboard": self._dashboard_url, "submission": attempt.submission_id}
+        links = {name: page.format_map(at) for name, page in LINKS.items()}
         receipt = {"attempt": attempt.number, **attempt.receipt} if attempt.receipt else None
-        return {"links": {"ray_dashboard": link}, "receipt": receipt if attempt.state == "ended" else None}
+        return {"links": links, "receipt": receipt if attempt.state == "ended" else None}
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,12 @@ Update = dict[str, Any]
 class Agent:
     """Called by the launcher from several threads at once."""
 
-    def __init__(self, job: str, attempt: int, storage_url: str, storage_options: Mapping[str, str]) -> None:
+    def __init__(
+        self, title: str, job: str, attempt: int, storage_url: str, storage_options: Mapping[str, str]
+    ) -> None:
+        """title: the job's name, for people."""
         self._tag = os.environ[TAG]  # ours, and so that of whatever we start
-        self._name = f"{job}-{attempt}"
+        self._name = f"{title}-{job}-{attempt}"  # of its Ray Train runs
         self._node = ray.get_runtime_context().get_node_id()
         self._folder = make_scratch("elastrain-agent-")
         self._files = Files(self._folder)

@@ -14,7 +14,7 @@ import queue
 import secrets
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Snapshot:
     parameters: list[str]  # rank 0: the names that are parameters
     buffers_digest: str
     order: list[tuple[int, int]] | None = None  # rank 0: which step was applied, from which version, in order
+    taken: float = field(default_factory=time.monotonic)
 
 
 class Snapshots:
@@ -165,7 +166,8 @@ class Snapshots:
             if snapshot.order is not None:
                 order = {"order": Entry.of(torch.tensor(snapshot.order, dtype=torch.int64).reshape(-1, 2))}
                 whole["order"] = self._put(snapshot.step, ORDER, self._files.pack(order), exact=False)
-        self._tell("part", snapshot, part=part, model=whole, digests=_digests(snapshot))
+        seconds = time.monotonic() - snapshot.taken
+        self._tell("part", snapshot, part=part, model=whole, digests=_digests(snapshot), seconds=seconds)
 
     def _tell(self, kind: str, snapshot: Snapshot, **fields: Any) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Pending:
     step: int
     workers: tuple[str, ...]  # by rank
     parts: dict[int, Json] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)  # when the first rank copied its state
 
     @property
     def missing(self) -> list[str]:
@@ -54,6 +56,7 @@ class Checkpoints:
         key = (message["step"], message["generation"])
         pending = self.pending.setdefault(key, Pending(message["step"], workers))
         pending.parts[message["rank"]] = message
+        pending.began = min(pending.began, time.monotonic() - message.get("seconds", 0.0))
         return self.pending.pop(key) if not pending.missing else None
 
     def lost(self, worker: str) -> list[int]:
@@ -81,7 +84,7 @@ class Checkpoints:
         except AlreadyExists:  # saved by another generation: the same bits; or by us, and the answer was lost
             if self.storage.get(key) != data:
                 return
-        self.emit(self._fact(manifest))
+        self.emit({**self._fact(manifest), "seconds": round(time.monotonic() - pending.began, 3)})
         text = f"checkpoint {pending.step} saved ({sum(f['bytes'] for f in manifest['files'])} bytes)"
         self.emit(
             event(

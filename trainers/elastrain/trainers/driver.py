@@ -56,8 +56,16 @@ ENDS = {"pause": "paused", "preempt": "preempted", "cancel": "cancelled"}  # des
 class Driver:
     """One granted attempt, from the claim's answer to the recorded outcome."""
 
-    def __init__(self, ticket: Ticket, granted: Claim, storage: Storage, log_file: Path) -> None:
-        self._ticket, self._claim, self._storage = ticket, granted, storage
+    def __init__(
+        self,
+        ticket: Ticket,
+        granted: Claim,
+        storage: Storage,
+        log_file: Path,
+        show: Said = lambda fact: None,
+    ) -> None:
+        """show: hears each fact of the attempt, too."""
+        self._ticket, self._claim, self._storage, self._show = ticket, granted, storage, show
         self._folder = f"jobs/{ticket.job}/attempts/{ticket.attempt}"
         self._log_file = log_file
         self._desired: Mapping[str, Any] = granted.desired
@@ -197,6 +205,7 @@ class Driver:
 
     def _tell(self, fact: Json) -> None:
         self._reporter.add(fact)
+        self._show(fact)
         if fact["kind"] == "event":
             log.info("%s: %s", fact["type"], fact["message"])
 
@@ -265,9 +274,9 @@ def _work(log_file: Path) -> int:
     try:
         ticket = Ticket.from_env()
         asking = ThreadPoolExecutor(1).submit(claim, ticket)  # meanwhile Ray lets us in, which takes longer
-        from elastrain.trainers import ray_launcher
+        from elastrain.trainers import on_ray
 
-        host = ray_launcher.connect()
+        host = on_ray.connect()
         granted = asking.result()
     except Refused as why:
         log.warning("%s", why)
@@ -276,20 +285,9 @@ def _work(log_file: Path) -> int:
         log.error("%s", why)
         return 1
 
-    def make_launcher(spec: JobSpec, said: Said) -> Launcher:
-        return ray_launcher.RayLauncher(
-            ticket.job,
-            ticket.attempt,
-            tag=ticket.tag,
-            resources={"CPU": spec.resources.cpu},
-            labels=spec.resources.labels,
-            storage_url=granted.storage_url,
-            storage_options=granted.storage_options,
-            said=said,
-        )
-
-    storage = open_storage(granted.storage_url, granted.storage_options)
-    outcome = asyncio.run(Driver(ticket, granted, storage, log_file).run(make_launcher, host))
+    storage, ray = open_storage(granted.storage_url, granted.storage_options), on_ray.OnRay(ticket, granted)
+    driver = Driver(ticket, granted, storage, log_file, show=ray.show)
+    outcome = asyncio.run(driver.run(ray.launcher, host))
     log.info("attempt %d: %s", ticket.attempt, outcome.outcome)
     return 0
 

@@ -66,6 +66,7 @@ class RayLauncher:
         job: str,
         attempt: int,
         *,
+        title: str = "job",
         tag: str,
         resources: Mapping[str, float],
         labels: Mapping[str, str],
@@ -73,9 +74,10 @@ class RayLauncher:
         storage_options: Mapping[str, str],
         said: Callable[[Fact], None],
     ) -> None:
-        """tag: in the environment of all that is started, see sweep.py. resources: of each worker, in Ray's
-        names. said: takes log facts, from threads of the launcher."""
-        self._job, self._attempt, self._tag = job, attempt, tag
+        """title: the job's name, for people who look at Ray. tag: in the environment of all that is started,
+        see sweep.py. resources: of each worker, in Ray's names. said: takes log facts, from threads of the
+        launcher."""
+        self._job, self._attempt, self._title, self._tag = job, attempt, title, tag
         self._resources, self._labels = dict(resources), dict(labels)
         self._storage = (storage_url, dict(storage_options))
         self._said = said
@@ -202,7 +204,7 @@ class RayLauncher:
         actor = (
             ray.remote(Agent)
             .options(
-                name=f"agent-{self._job}-{self._attempt}-{node[:8]}-{len(self._agents)}",
+                name=f"{self._title}-{self._job}-{self._attempt}-agent-{node[:8]}-{len(self._agents)}",
                 num_cpus=0,
                 max_restarts=0,
                 max_task_retries=-1,  # as long as it lives; its methods may be repeated
@@ -210,7 +212,7 @@ class RayLauncher:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
                 runtime_env={"env_vars": environment},
             )
-            .remote(self._job, self._attempt, *self._storage)
+            .remote(self._title, self._job, self._attempt, *self._storage)
         )
         agent = _Agent(actor, node)
         agent.listener = threading.Thread(
@@ -281,12 +283,6 @@ class RayLauncher:
         alive = {node.id for node in living_nodes()}
         searched, self._unsearched = sweep_nodes(self._tag, alive.intersection(nodes), workers_only=True)
         self._searched += searched
-
-
-def connect() -> str:
-    """Join the cluster that this process is a Ray Job of; -> this node's address, where others reach it."""
-    ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 def _ids(start: GroupStart) -> list[str]:

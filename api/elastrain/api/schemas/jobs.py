@@ -89,7 +89,7 @@ JOB: dict[str, Any] = {
     "advice": [],
     "account": {},
     "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
-    "links": {"ray_dashboard": None},
+    "links": {"ray_dashboard": None, "ray_actors": None, "ray_metrics": None},
     "receipt": None,
     "created_by": "admin",
     "created_at": AT,

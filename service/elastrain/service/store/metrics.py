@@ -153,6 +153,13 @@ def _take_positions(tx: Tx, job: str, count: int) -> tuple[int, tuple[int, int]]
     return last - count, (attempt, epoch_no)
 
 
+def lost_steps(tx: Tx, job: str, after: int) -> int:
+    """Steps that were superseded at positions beyond `after`: accepted once, and computed again since."""
+    c = metrics_superseded.c
+    lost = func.coalesce(func.sum(c.last_step - c.first_step + 1), 0)
+    return int(tx.execute(select(lost).where(c.job == job, c.position > after)).scalar_one())
+
+
 def _latest_steps(tx: Tx, job: str) -> dict[str, int]:
     found = tx.execute(_LATEST_STEPS, {"job": job})
     return {str(name): int(step) for name, step in found}
