@@ -1,0 +1,32 @@
+"""docs/operations.md promises nothing that no test proves."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OPERATIONS = ROOT / "docs" / "operations.md"
+
+
+def names_in(path: Path) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_row_of_what_dies_names_a_test_that_is_there() -> None:
+    table = OPERATIONS.read_text().partition("## What happens when X dies")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    for row in rows:
+        found = re.fullmatch(r"\| .+ \| .+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
+        assert found is not None, row
+        assert found[2] in names_in(ROOT / found[1]), row
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    later = {"kubernetes.md"}  # with the chart
+    for page in [OPERATIONS, ROOT / "docs" / "monitoring.md", *(ROOT / "docs" / "runbooks").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", page.read_text()):
+            there = (page.parent / target).exists() or target in later
+            assert there or "://" in target, f"{page.name}: {target}"
