@@ -19,7 +19,7 @@ WITH_TORCH = {
     *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "judge", "loop"),
     *("evaluate", "partials", "reduction", "faults", "checkpoint", "restore", "session"),
     *("memory", "transports", "digests", "tensor_file", "worker", "states"),
-    *("moments",),
+    *("moments", "compression", "residuals", "coded", "factors", "powersgd", "reducing"),
 }
 
 

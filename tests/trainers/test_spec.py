@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elastrain.trainers.spec import JobSpec, SpecError, amended, parse_spec, spec_digest
+from elastrain.trainers.spec import JobSpec, SpecError, amended, parse_spec, spec_digest, warnings
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 MINIMAL: dict[str, Any] = {"name": "digits", "task": "a.b:C", "epochs": 5}
@@ -147,6 +147,40 @@ def test_the_parts_of_a_sum_limit_the_workers_for_the_jobs_life() -> None:
         amended(job, {"workers": {"max": 5}})
     with pytest.raises(SpecError, match="9 is more than the 8 microbatches of a step"):
         spec(wire_nodes=9)
+
+
+def test_a_compressed_job_keeps_the_parts_that_it_was_submitted_with() -> None:
+    job = spec(compression="int8", workers={"min": 1, "max": 3})
+    assert job.wire_nodes == 4, "8 microbatches in subtrees of two"
+    fewer = amended(job, {"workers": {"max": 1}})
+    assert fewer.wire_nodes == 4 and spec_digest(fewer) == spec_digest(job)
+    with pytest.raises(SpecError, match="5 workers are more than the 4 parts"):
+        amended(job, {"workers": {"max": 5}})
+    assert spec(compression="bf16", batch={"size": 96, "microbatch": 16}).wire_nodes == 6, "nobody idles"
+
+
+@pytest.mark.parametrize("name", ["none", "bf16", "fp16", "int8"])
+def test_compression_without_arguments_is_shown_as_its_bare_name(name: str) -> None:
+    for said in (name, {"name": name}):
+        job = spec(compression=said)
+        assert job.model_dump(mode="json")["compression"] == name
+        assert parse_spec(job.model_dump(mode="json")) == job
+
+
+def test_compression_takes_its_own_arguments() -> None:
+    assert spec(compression="topk").model_dump()["compression"] == {"name": "topk", "fraction": 0.01}
+    assert spec(compression={"name": "powersgd", "rank": 2}).model_dump()["compression"]["rank"] == 2
+    digests = {spec_digest(spec(compression={"name": "topk", "fraction": f})) for f in (0.01, 0.02)}
+    assert len(digests) == 2
+
+
+def test_a_compression_that_saves_nothing_is_warned_of() -> None:
+    assert warnings(spec()) == []
+    assert warnings(spec(compression="int8")) == []
+    (said,) = warnings(spec(compression="int8", workers={"min": 1, "max": 1}))
+    assert "int8 with workers.max 1: nothing travels" in said
+    (said,) = warnings(spec(compression="topk"))
+    assert "topk with adam" in said and "use sgd" in said
 
 
 def test_groups_scale_in_whole_groups() -> None:

@@ -18,7 +18,7 @@ from elastrain.service.scheduling import Grant, Wait, facts
 from elastrain.service.store import Store, Tx, feed, fresh, installation
 from elastrain.service.store.rows import JobRow
 from elastrain.service.views import JobViews
-from elastrain.trainers.spec import JobSpec, SpecError, parse_spec
+from elastrain.trainers.spec import JobSpec, SpecError, parse_spec, warnings
 
 Json = dict[str, Any]
 ROUTE = "POST /jobs"
@@ -89,7 +89,7 @@ class Submission:
             "schedulable": granted,
             "would_get": answer.workers if isinstance(answer, Grant) else 0,
             "blocked_by": answer.message if isinstance(answer, Wait) else None,
-            "warnings": [],
+            "warnings": warnings(spec),
         }
 
     def _checked(self, data: Mapping[str, Any], actor: Actor) -> JobSpec:
@@ -114,7 +114,7 @@ class Submission:
         spec = begun_from(tx, spec, actor)
         now, dumped = self._clock.now(), spec.model_dump(mode="json")
         id = ids.new_job_id(now)
-        return fresh.insert_new(tx, id, spec=dumped, actor=actor.name, warnings=[], at=now)
+        return fresh.insert_new(tx, id, spec=dumped, actor=actor.name, warnings=warnings(spec), at=now)
 
 
 def parsed(data: Mapping[str, Any]) -> JobSpec:

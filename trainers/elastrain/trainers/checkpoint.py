@@ -52,6 +52,7 @@ class Snapshot:
     model: dict[str, Tensor] | None  # rank 0: every parameter and buffer by name
     parameters: list[str]  # rank 0: the names that are parameters
     buffers_digest: str
+    common: dict[str, Tensor]  # rank 0: what all replicas have alike beside the model
     order: list[tuple[int, int]] | None = None  # rank 0: which step was applied, from which version, in order
     taken: float = field(default_factory=time.monotonic)
 
@@ -111,7 +112,8 @@ class Snapshots:
                 space.block,
                 model,
                 [n for n, _ in replica.model.values()],
-                replica.model.buffers.digest(),
+                _digest_of_common(replica),
+                {n: t.clone() for n, t in replica.common.items()} if rank == 0 else {},
                 list(replica.order) if replica.order is not None and rank == 0 else None,
             )
         )
@@ -150,8 +152,9 @@ class Snapshots:
     def _upload(self, snapshot: Snapshot) -> None:
         name = f"part-{self.attempt}-{snapshot.generation}-{snapshot.rank}-{secrets.token_hex(4)}.safetensors"
         part = None
-        if snapshot.state:
+        if snapshot.state or snapshot.common:
             state = {slot: Entry.joined(values) for slot, values in snapshot.state.items()}
+            state |= {name: Entry.of(value) for name, value in snapshot.common.items()}
             part = self._put(snapshot.step, name, self._files.pack(state), exact=True)
             part["ranges"] = snapshot.ranges
         whole = None
@@ -215,6 +218,18 @@ def _digests(snapshot: Snapshot) -> list[tuple[int, str]]:
                 digest.update(tensor_bytes(tensors[name][window]))
             result.append((block, digest.hexdigest()[:32]))
     return result
+
+
+def _digest_of_common(replica: Replica) -> str:
+    """Over the buffers, and what else all replicas have alike."""
+    buffers = replica.model.buffers.digest()
+    if not replica.common:
+        return buffers
+    whole = hashlib.sha256(buffers.encode())
+    for name, value in sorted(replica.common.items()):
+        whole.update(name.encode())
+        whole.update(tensor_bytes(value))
+    return whole.hexdigest()
 
 
 def _dtype(value: Tensor) -> str:

@@ -84,6 +84,7 @@ class Group:
         self.rank, self.world = rank, world
         self._control, self._data = control, data
         self._frame = _FRAME
+        self._sent = 0
 
     def exchange(
         self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype
@@ -102,11 +103,17 @@ class Group:
         if data is None:
             return Arrival(None, None, torch.empty(0, dtype=dtype), [0])
         came = [int(n) for n in sizes]
+        self._sent += sum(t.nbytes for r, t in enumerate(sends) if t is not None and r != self.rank)
         parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
         source = joined(parts)
         target = blank(sum(came), dtype, data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
         return Arrival(data, work, target, came)
+
+    def take_sent(self) -> int:
+        """Bytes that went to the others in exchanges since this was asked for."""
+        sent, self._sent = self._sent, 0
+        return sent
 
     def gather_json(self, entry: Any) -> list[Any]:
         """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry outgrew

@@ -93,8 +93,8 @@ def exact_sum(values: Iterable[float]) -> float:
 def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
     """The commit record of one training step from every member's entry, by rank.
 
-    Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, microbatches: [[j, loss sum,
-    weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...]}.
+    Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, sent: bytes, microbatches: [[j,
+    loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...]}.
     """
     microbatches = sorted((row, workers[rank]) for rank, e in enumerate(entries) for row in e["microbatches"])
     rows = [row for row, _ in microbatches]
@@ -112,6 +112,7 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
         "bad": [[row[0], worker] for row, worker in microbatches if not math.isfinite(row[1])],
         "others": sorted({row[5] for row in rows}),
         "seconds": {w: [len(s), sum(s)] for w, s in seconds.items()},
+        "sent": sum(e.get("sent", 0) for e in entries),
         "ids": chain,
         "workers": list(workers),
     }

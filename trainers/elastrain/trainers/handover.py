@@ -54,9 +54,9 @@ def hand_over(
     parameters, and changes none.
     """
     rank = group.rank
-    # First the buffers: a joiner that holds a chunk counts as a survivor, should this generation break before
-    # it is sealed, and a survivor has everything that nobody else keeps for it.
-    _send_buffers(replica, opening, group)
+    # First what all have alike: a joiner that holds a chunk counts as a survivor, should this generation
+    # break before it is sealed, and a survivor has everything that nobody else keeps for it.
+    _send_common(replica, opening, group)
     _move_chunks(replica, plan(opening, ownership, rank), group, meanwhile)
     if len(opening.whole) < group.world:
         replica.whole = replica.whole and opening.workers[rank] in opening.whole
@@ -112,27 +112,28 @@ def _by_peer(transfers: list[Transfer], group: Group) -> tuple[list[list[Transfe
     return sent, come
 
 
-def _send_buffers(replica: Replica, opening: Opening, group: Group) -> None:
-    """The first survivor sends its buffers to every joiner. Their bytes, whatever their types."""
-    bank = replica.model.buffers
+def _send_common(replica: Replica, opening: Opening, group: Group) -> None:
+    """The first survivor sends its buffers, and what else all have alike, to every joiner. Their bytes,
+    whatever their types."""
+    bank = [*replica.model.buffers.base.values(), *(v for _, v in sorted(replica.common.items()))]
     survivors = opening.survivors()
     joiners = [r for r in range(group.world) if r not in survivors]
     if not bank or not joiners:
         return
-    length = sum(b.numel() * b.element_size() for b in bank.base.values())
+    length = sum(b.numel() * b.element_size() for b in bank)
     sends: list[Tensor | None] = [None] * group.world
     if group.rank == survivors[0]:
-        mine = torch.cat([_bytes(b) for b in bank.base.values()])
+        mine = torch.cat([_bytes(b) for b in bank])
         sends = [mine if r in joiners else None for r in range(group.world)]
     sizes = [length if group.rank in joiners and r == survivors[0] else 0 for r in range(group.world)]
     arrived: Any = group.exchange(sends, sizes, torch.uint8)[survivors[0]]
     if group.rank in joiners:
         at = 0
-        for base in bank.base.values():
+        for base in bank:
             size = base.numel() * base.element_size()
             base.copy_(arrived[at : at + size].clone().view(base.dtype).view(base.shape))
             at += size
-        bank.reset()
+        replica.model.buffers.reset()
 
 
 def _bytes(value: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.parking import parking
 from elastrain.trainers.partials import PassedOn
-from elastrain.trainers.reduction import Reduction
+from elastrain.trainers.reducing import Reduce, reducer
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
@@ -43,6 +43,7 @@ class Generation:
     group: Group
     ownership: Ownership
     exchange: Exchange
+    reduce: Reduce
     balance: Balance  # who computes what
     done: Sequence[Sequence[int]]  # gradients that members kept from a generation that broke
     log: int = 0  # commands up to this number take effect at this boundary
@@ -134,7 +135,8 @@ class Trainer:
         )
         exchange = Exchange(self.replica, group, ownership, opening.workers)
         done = [opening.done.get(w, []) for w in opening.workers]
-        generation = Generation(opening, group, ownership, exchange, opening.balance(), done)
+        reduce = reducer(self.replica, group, ownership)
+        generation = Generation(opening, group, ownership, exchange, reduce, opening.balance(), done)
         if opening.restore is not None:
             alive = partial(self.session.works, opening.generation)
             restore.load(self.replica, self.session.storage, opening.restore, ownership, rank, alive)
@@ -169,11 +171,12 @@ class Trainer:
         replica, todo = self.replica, self._todo(generation)
         has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
         rows, rank = replica.at_hand().rows, generation.group.rank
-        reduction = Reduction(replica, generation.group, generation.ownership, has)
+        reduction = generation.reduce(has)
         self._compute(generation, [j for j in has[rank] if j not in rows], reduction.passed_on)
         reduction.finish()
         record = generation.exchange.commit(self.session.log_number, reduction.norms)
         verdict = replica.apply(record)
+        reduction.committed(verdict.applied)
         generation.done = [[] for _ in has]
         generation.balance.observe(record)
         generation.log = record["log"]

@@ -123,7 +123,7 @@ class Reduction:
         for peer, data in enumerate(arrived):
             for at, node in enumerate(self.covers[peer] if data.numel() else []):
                 parts[node] = (data[at * size : (at + 1) * size], True)
-        total = root(parts, self.partial.count, add=_add_into_received)[0]
+        total = root(parts, self.partial.count, add=add_into_received)[0]
         # one of several that arrived in one piece of memory: the others are not kept for its sake
         total = total.clone() if sum(map(len, arrived)) > size else total
         return total.view(self.lanes, -1)
@@ -166,6 +166,9 @@ class Reduction:
                     reduced[chunk] = arrived[owner][at : at + size].view(self.lanes, -1)
                     at += size
         self.replica.reduced = {c: reduced[c] for c in held}
+
+    def committed(self, applied: bool) -> None:
+        """The step that it was for is committed, and was applied or skipped."""
 
     # ---- buffers ----------------------------------------------------------------------------
 
@@ -225,7 +228,7 @@ def square_norm(block: Tensor, wide: Tensor) -> float:
     return float(wide[: block.numel()].copy_(block).square_().sum())
 
 
-def _add_into_received(left: tuple[Tensor, bool], right: tuple[Tensor, bool]) -> tuple[Tensor, bool]:
+def add_into_received(left: tuple[Tensor, bool], right: tuple[Tensor, bool]) -> tuple[Tensor, bool]:
     """left + right, kept where one that arrived was: own partials must survive a broken step.
 
     The flag says that a tensor may be overwritten.

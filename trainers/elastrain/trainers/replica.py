@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elastrain.trainers import residuals
 from elastrain.trainers.chunks import Filling, Ownership
+from elastrain.trainers.compression import codec
 from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import EvalPlan, Plan
+from elastrain.trainers.factors import Layout, Q
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.messages import Json, Range, Report
 from elastrain.trainers.moments import AdamOfMoments
@@ -18,6 +21,7 @@ from elastrain.trainers.partials import Partial
 from elastrain.trainers.samples import seed_everything
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import AdamSpec, AdamWSpec, JobSpec
+from elastrain.trainers.spec_strategies import PowerSGD
 from elastrain.trainers.states import ChunkStates
 from elastrain.trainers.task import Task
 from elastrain.trainers.tree import unit_size
@@ -58,8 +62,12 @@ class Replica:
         )
         self.eval_plan = EvalPlan(val_size, spec.batch.size, spec.batch.microbatch) if val_size else None
         self.rule = update_rule(spec)
-        self.states = ChunkStates(model.space, self.rule)
         self.unit = unit_size(spec.microbatches, spec.wire_nodes) if spec.wire_nodes else 1  # microbatches
+        packing = codec(spec.compression, model.space.block)
+        self.ceiling = self.unit if packing is not None else None  # of what is added up here (partials.py)
+        feedback = packing is not None and packing.feedback
+        left_out = residuals.slots(spec.microbatches, self.unit) if feedback else []
+        self.states = ChunkStates(model.space, self.rule, left_out)
         # A power of two: multiplying with it and dividing by it again changes no bit.
         self.scale = 2.0 ** -(spec.batch.size - 1).bit_length()
         self.cursor: Cursor | None = None  # None: nothing is held
@@ -70,7 +78,11 @@ class Replica:
         self.filling = Filling(model.space)
         self.each_once: bool | None = None  # does each gradient come once per backward? None: not seen yet
         self.reduced: dict[Range, Tensor] = {}  # held chunk -> its sums (lanes, elements) f32
+        self.next_states: dict[Range, dict[str, Tensor]] = {}  # held chunk -> what slots are after the commit
+        self.common: dict[str, Tensor]  # what all replicas have alike beside parameters and buffers
+        self.next_common: dict[str, Tensor] = {}  # of it after the commit
         self.new_buffers: tuple[Tensor, dict[str, Tensor]] | None = None
+        self.common = self._common_of_seed()
         self.touched = False  # the parameters are no longer those that the seed gives
         self.order: list[Any] | None = None  # of an asynchronous run: (step, version it was computed from)
 
@@ -86,13 +98,14 @@ class Replica:
     def at_hand(self) -> Partial:
         """What there is of this step already."""
         if self.partial is None:
-            lanes = self.rule.lanes
-            self.partial = Partial.of(self.count, self.model.space, self.filling, lanes=lanes)
+            space, lanes = self.model.space, self.rule.lanes
+            self.partial = Partial.of(self.count, space, self.filling, self.ceiling, lanes)
         return self.partial
 
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
         self.states.pieces, self.reduced, self.new_buffers = {}, {}, None
+        self.next_states, self.next_common = {}, {}
         self.layout = 0
 
     def report(self, generation: int, why: str, detail: str = "") -> Report:
@@ -136,6 +149,12 @@ class Replica:
             for chunk, sums in self.reduced.items():
                 self._update(chunk, sums, verdict, int(record["used"], 16), after)
             torch.set_num_threads(threads)
+            for chunk, state in self.next_states.items():
+                kept = self.states.read(chunk)
+                for slot, value in state.items():
+                    kept[slot].copy_(value)
+            for name, value in self.next_common.items():
+                self.common[name].copy_(value)
             if self.new_buffers is not None:
                 total, others = self.new_buffers
                 self.model.buffers.commit(total / record["weight"], others)
@@ -143,6 +162,7 @@ class Replica:
         self.touched, self.whole = True, False  # whole again once the others' chunks are gathered
         self.cursor, self.record = after, record
         self.partial, self.reduced, self.new_buffers = None, {}, None
+        self.next_states, self.next_common = {}, {}
         return verdict
 
     def _update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:
@@ -194,9 +214,16 @@ class Replica:
             self.model.buffers.reset()
             self.touched = False
 
+    def _common_of_seed(self) -> dict[str, Tensor]:
+        spec = self.spec.compression
+        if not isinstance(spec, PowerSGD):
+            return {}
+        return {Q: Layout.of(self.model.space, spec.rank).first_q(self.spec.seed)}
+
     def begin(self, ownership: Ownership, rank: int) -> None:
         """At step 0, with fresh optimizer state for what is to be kept."""
         self.cursor, self.record, self.whole = Cursor(), None, True
+        self.common = self._common_of_seed()
         self.states.pieces = {}
         for chunk in ownership.held(rank):
             self.states.put(chunk, self.states.fresh(chunk))

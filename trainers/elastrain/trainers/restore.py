@@ -102,10 +102,14 @@ def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> No
     for part in files.manifest["parts"]:
         if replica.states.slots:
             state = files.read(part["file"])
-            if missing := [slot for slot in replica.rule.slots if slot not in state]:
+            missing = [slot for slot in replica.rule.slots if slot not in state]
+            if missing and part["ranges"]:
                 why = f"it has no {', '.join(missing)}: it was saved by another kind of optimizer"
                 raise BadCheckpoint(files.manifest["step"], part["file"], why)
             _take_state(replica, part["ranges"], state)
+            for name, value in replica.common.items():
+                if name in state and state[name].shape == value.shape:
+                    value.copy_(state[name])
     replica.cursor = Cursor.from_json(files.manifest["cursor"])
     if replica.order is not None:
         replica.order = _order(files, replica.cursor.step)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from elastrain.trainers.spec_advice import warnings
 from elastrain.trainers.spec_errors import FieldError, SpecError, translate
 from elastrain.trainers.spec_fields import (
     Amount,
@@ -40,7 +41,7 @@ from elastrain.trainers.spec_optimizers import (
     SGDSpec,
 )
 from elastrain.trainers.spec_source import Source as Source
-from elastrain.trainers.spec_strategies import AllReduce, Strategy
+from elastrain.trainers.spec_strategies import AllReduce, Compression, Strategy, Uncompressed
 from elastrain.trainers.spec_support import contradictions, in_wire_nodes, unsupported, worker_range
 from elastrain.trainers.tree import unit_size
 
@@ -57,6 +58,7 @@ __all__ = [
     "amended",
     "parse_spec",
     "spec_digest",
+    "warnings",
 ]
 
 
@@ -149,8 +151,8 @@ class JobSpec(Section):
     optimizer: Optimizer = Field(default_factory=AdamSpec, description="The update rule.")
     schedule: Schedule = Field(default_factory=Schedule, description="The learning rate over time.")
     clip_norm: Positive | None = Field(default=None, description="Limit of the gradient's global norm.")
-    compression: Literal["none", "bf16", "fp16", "int8", "topk", "powersgd"] = Field(
-        default="none", description="How gradients are compressed on the wire."
+    compression: Compression = Field(
+        default_factory=Uncompressed, description="How gradients are compressed on the wire."
     )
     wire_nodes: Amount | None = Field(
         default=None,

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_serializer
 
-from elastrain.trainers.spec_fields import Amount, Count, Json, Section
+from elastrain.trainers.spec_fields import Amount, Count, Json, Positive, Section
 
 
 class AllReduce(Section):
@@ -42,3 +42,55 @@ def _named(value: Any) -> Any:
 Strategy = Annotated[
     AllReduce | ParameterServer | LocalSGD | Gossip, Field(discriminator="name"), BeforeValidator(_named)
 ]
+
+
+class _Bare(Section):
+    """A choice without arguments: shown as its bare name."""
+
+    @model_serializer
+    def _as_name(self) -> str:
+        return str(getattr(self, "name"))  # noqa: B009
+
+
+class Uncompressed(_Bare):
+    """Gradients travel as fp32."""
+
+    name: Literal["none"] = Field(default="none", description="Which scheme.")
+
+
+class BF16(_Bare):
+    """Gradients travel as bf16, two bytes each."""
+
+    name: Literal["bf16"] = Field(default="bf16", description="Which scheme.")
+
+
+class FP16(_Bare):
+    """Gradients travel as fp16, two bytes each."""
+
+    name: Literal["fp16"] = Field(default="fp16", description="Which scheme.")
+
+
+class Int8Spec(_Bare):
+    """Gradients travel as whole numbers of one byte with a scale for each 64, with error feedback."""
+
+    name: Literal["int8"] = Field(default="int8", description="Which scheme.")
+
+
+class TopK(Section):
+    """Only the largest gradients of each block travel, with error feedback."""
+
+    name: Literal["topk"] = Field(default="topk", description="Which scheme.")
+    fraction: Annotated[Positive, Field(le=1)] = Field(
+        default=0.01, description="Share of each block's elements that travels; at least one does."
+    )
+
+
+class PowerSGD(Section):
+    """Of the gradient of each matrix two thin factors travel, with error feedback."""
+
+    name: Literal["powersgd"] = Field(default="powersgd", description="Which scheme.")
+    rank: Annotated[Amount, Field(le=256)] = Field(default=4, description="Columns of the factors.")
+
+
+CompressionSpec = Uncompressed | BF16 | FP16 | Int8Spec | TopK | PowerSGD
+Compression = Annotated[CompressionSpec, Field(discriminator="name"), BeforeValidator(_named)]

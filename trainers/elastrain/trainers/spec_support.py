@@ -26,7 +26,7 @@ class Fault:
 
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
-    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate)
+    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression)
     return [fault for check in checks for fault in check(spec)]
 
 
@@ -44,9 +44,18 @@ def unsupported(spec: "JobSpec") -> list[Fault]:
     return faults
 
 
+def _compression(spec: "JobSpec") -> list[Fault]:
+    scheme, strategy, aggregate = spec.compression.name, spec.strategy.name, spec.aggregate
+    if scheme == "none" or (strategy == "all_reduce" and aggregate == "gradients"):
+        return []
+    wrong = f"strategy {strategy}" if strategy != "all_reduce" else f"aggregate {aggregate}"
+    detail = f"{scheme} does not go with {wrong}: use none, or strategy all_reduce and aggregate gradients"
+    return [_fault("/compression/name", detail, "compression", "strategy", "aggregate")]
+
+
 def in_wire_nodes(spec: "JobSpec") -> bool:
     """Is the sum of a step cut into parts whose number decides the result?"""
-    return spec.compression != "none"
+    return spec.compression.name != "none"
 
 
 def worker_range(error: FieldError, spec: "JobSpec") -> FieldError:
@@ -73,7 +82,6 @@ def _is(wanted: object) -> Callable[[Any], bool]:
 _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
     ("strategy.name", _is("all_reduce"), "use all_reduce"),
-    ("compression", _is("none"), "use none"),
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
     ("resources.accelerator", _is(None), "leave it out"),

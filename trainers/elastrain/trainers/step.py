@@ -97,6 +97,7 @@ class Exchange:
             "log": log,
             "norms": norms,
             "used": f"{partial.used:x}",
+            "sent": self.group.take_sent(),
             "microbatches": list(partial.rows.values()),
         }
         return merge(self.group.gather_json(entry), self.workers)

@@ -84,6 +84,7 @@ class Tally:
             "loss": verdict.loss,
             "grad_norm": verdict.grad_norm,
             "workers": float(sum(not w.server for w in machine.generation.members)),
+            "sent_bytes": float(record.get("sent", 0)),
             **({"lr": rate / record.get("slower", 1)} if verdict.applied else {}),
             **self.behind.observe(record),
             **({"samples_per_s": self.speed} if self.speed else {}),

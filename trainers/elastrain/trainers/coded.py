@@ -1,0 +1,187 @@
+"""The reduce of one step with compression: what leaves a worker is packed, once, at its wire nodes.
+
+    own sum of a wire node + its residual ──pack──▶ all-to-all ──unpack──▶ added in tree order
+                         what that left out ──pack──▶ beside it, and on to the buddy: the next residual
+
+Wire nodes are the units in which work is dealt. A rank treats its own ones as if they had come from another,
+so the sum does not depend on who computed what. Nothing that is added up above them is packed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.collectives import Arrival, Group
+from elastrain.trainers.compression import Codec, Dithered
+from elastrain.trainers.messages import Range
+from elastrain.trainers.reduction import Reduction, add_into_received
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.residuals import WIRE, Packed, Residuals, slots_of
+from elastrain.trainers.tree import Node, root
+
+
+class CodedReduction(Reduction):
+    """As Reduction. `residuals`: None for a codec without feedback."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        group: Group,
+        ownership: Ownership,
+        has: Sequence[Sequence[int]],
+        *,
+        codec: Codec,
+        residuals: Residuals | None,
+    ) -> None:
+        super().__init__(replica, group, ownership, has)
+        self.codec, self.residuals = codec, residuals
+        plan = replica.plan
+        self.share = plan.samples(replica.step) / plan.batch  # of a full batch; exactly 1.0 for one
+        self._dithered = Dithered(replica.step)
+        self._own: list[Tensor] = []  # by bucket: what would go to this rank
+        self._left: dict[
+            Range, dict[int, Packed]
+        ] = {}  # blocks summed here -> wire node -> its next residual
+        if residuals is not None:
+            residuals.fetch(self.covers)
+
+    def committed(self, applied: bool) -> None:
+        if self.residuals is not None:
+            self.residuals.advance(self.covers, applied)
+
+    # ---- packing ----------------------------------------------------------------------------
+
+    def _launch(self, bucket: Range) -> Arrival:
+        if self.residuals is not None:
+            self.residuals.wait()
+        space, own = self.ownership.space, self.ownership
+        messages: dict[Range, Tensor] = {}  # of two workers both get the same
+        for peer in range(self.world):
+            blocks = own.reduces(bucket, peer)
+            if blocks not in messages:
+                messages[blocks] = self._message(space.elements(blocks))
+        mine = own.reduces(bucket, self.rank)
+        self._own.append(messages[mine])
+        sends = [messages[own.reduces(bucket, p)] if p != self.rank else None for p in range(self.world)]
+        stride = self._stride(space.length(mine))
+        sizes = [len(c) * stride if p != self.rank else 0 for p, c in enumerate(self.covers)]
+        return self.group.start_exchange(sends, sizes, torch.uint8)
+
+    def _stride(self, elements: int) -> int:
+        """Bytes of one wire node in a message."""
+        left = WIRE.size(elements) if self.residuals is not None else 0
+        return self.codec.size(elements) + left
+
+    def _message(self, window: slice) -> Tensor:
+        """A run of all own wire nodes, one behind the other: (bytes,) u8"""
+        mine = self.covers[self.rank] if window.start < window.stop else []
+        parts = [part for node in mine for part in self._packed(node, window)]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+
+    def _packed(self, node: Node, window: slice) -> list[Tensor]:
+        values = self.partial.gradients.read(node)[window]
+        if self.residuals is None:
+            return [self.codec.encode(values)]
+        values = values + self._carried(node, window)
+        data = self.codec.encode(values)
+        return [data, self._leave(node, window, values.sub_(self.codec.decode(data, values.numel())))]
+
+    def _carried(self, node: Node, window: slice) -> Tensor:
+        """What the steps before left out, as far as it counts in this one."""
+        assert self.residuals is not None
+        carried = self.residuals.current[node.start].cut(window).values()
+        return carried if self.share == 1.0 else carried.mul_(self.share)
+
+    def _leave(self, node: Node, window: slice, rest: Tensor) -> Tensor:
+        """Keep what this step leaves out, in the measure of a full batch. rest: in that of this step's batch;
+        is written to. Returns it packed for the owner."""
+        assert self.residuals is not None
+        if self.share != 1.0:
+            rest.div_(self.share)
+        data = self._dithered.encode(rest)
+        self.residuals.next[node.start].put(window, Packed.of(data, rest.numel()))
+        return data
+
+    # ---- unpacking --------------------------------------------------------------------------
+
+    def _sum(self, blocks: Range, arrived: list[Tensor]) -> Tensor:
+        size = self.ownership.space.length(blocks)
+        data = self._unpacked(blocks, arrived)
+        parts = {node: (self.codec.decode(d, size), True) for node, d in data.items()}
+        return root(parts, self.partial.count, add=add_into_received)[0].view(1, -1)
+
+    def _unpacked(self, blocks: Range, arrived: list[Tensor]) -> dict[Node, Tensor]:
+        """What all wire nodes sent of some blocks; their residuals are put aside."""
+        size = self.ownership.space.length(blocks)
+        packed, stride = self.codec.size(size), self._stride(size)
+        messages = [self._own[self._taken] if p == self.rank else data for p, data in enumerate(arrived)]
+        found: dict[Node, Tensor] = {}
+        left = self._left.setdefault(blocks, {})
+        for nodes, message in zip(self.covers, messages, strict=True):
+            for at, node in enumerate(nodes):
+                data = message[at * stride : (at + 1) * stride]
+                found[node] = data[:packed]
+                if self.residuals is not None:
+                    left[node.start] = Packed.of(data[packed:], size)
+        return found
+
+    def _forward(self, sums: dict[Range, Tensor]) -> None:
+        self._forward_sums(sums)
+        if self.residuals is not None:
+            self._forward_residuals(self.residuals.unit)
+
+    def _forward_sums(self, sums: dict[Range, Tensor]) -> None:
+        super()._forward(sums)
+
+    def _forward_residuals(self, unit: int) -> None:
+        """To the buddy; and what is kept here becomes current with the commit."""
+        own, space = self.ownership, self.ownership.space
+        starts = sorted(node.start for nodes in self.covers for node in nodes)
+        kept: dict[Range, dict[int, Packed]] = {}
+        if own.shared:
+            for blocks, left in self._left.items():
+                origin = space.elements(blocks).start
+                for chunk in (c for c in own.held(self.rank) if blocks[0] <= c[0] < blocks[1]):
+                    window = space.elements(chunk)
+                    inside = slice(window.start - origin, window.stop - origin)
+                    kept[chunk] = {start: packed.cut(inside) for start, packed in left.items()}
+        else:
+            kept = {chunk: left for chunk, left in self._left.items() if chunk[0] < chunk[1]}
+            kept |= self._from_owners(kept, starts)
+        self.replica.next_states = {chunk: _by_slot(left, unit) for chunk, left in kept.items()}
+
+    def _from_owners(
+        self, mine: dict[Range, dict[int, Packed]], starts: list[int]
+    ) -> dict[Range, dict[int, Packed]]:
+        """Owners send to their buddies: chunk by chunk, wire node by wire node."""
+        own, space = self.ownership, self.ownership.space
+        sends: list[Tensor | None] = [None] * self.world
+        buddy = own.buddy[self.rank]
+        if buddy is not None and mine:
+            chunks = [c for c in own.owned(self.rank) if c in mine]
+            sends[buddy] = torch.cat([b for c in chunks for start in starts for b in mine[c][start].bytes])
+        owners = own.kept_for(self.rank)
+        bytes_of = {r: sum(WIRE.size(space.length(c)) for c in own.owned(r)) * len(starts) for r in owners}
+        arrived = self.group.exchange(sends, [bytes_of.get(r, 0) for r in range(self.world)], torch.uint8)
+        found: dict[Range, dict[int, Packed]] = {}
+        for owner in owners:
+            at = 0
+            for chunk in (c for c in own.owned(owner) if c[0] < c[1]):
+                length = space.length(chunk)
+                step = WIRE.size(length)
+                pieces = [arrived[owner][at + n * step : at + (n + 1) * step] for n in range(len(starts))]
+                found[chunk] = {s: Packed.of(p, length) for s, p in zip(starts, pieces, strict=True)}
+                at += step * len(starts)
+        return found
+
+
+def _by_slot(left: dict[int, Packed], unit: int) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    for start, packed in left.items():
+        codes, scales = slots_of(start, unit)
+        state |= {codes.name: packed.codes, scales.name: packed.scales}
+    return state

@@ -1,0 +1,28 @@
+"""What a spec may say and had better not: told with the job, as its warnings."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastrain.trainers.spec import JobSpec
+
+
+def warnings(spec: "JobSpec") -> list[str]:
+    """Sentences for people, each with the value and what to do."""
+    return [*_compression(spec)]
+
+
+def _compression(spec: "JobSpec") -> list[str]:
+    name, found = spec.compression.name, []
+    if name == "none":
+        return []
+    if spec.workers.max == 1:
+        found.append(
+            f"compression {name} with workers.max 1: nothing travels, so it changes the result and saves "
+            "nothing; use none"
+        )
+    if name == "topk" and spec.optimizer.name in ("adam", "adamw", "rmsprop", "adagrad"):
+        found.append(
+            f"compression topk with {spec.optimizer.name}: gradients come in bursts, which its squares take "
+            "for noise; watch the loss, or use sgd, or int8"
+        )
+    return found
