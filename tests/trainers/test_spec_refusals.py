@@ -66,6 +66,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"compression": {"name": "topk", "fraction": 0}}, "/compression/fraction", "must be more than 0"),
     ({"compression": {"name": "topk", "fraction": 1.5}}, "/compression/fraction", "must be at most 1"),
     ({"compression": {"name": "powersgd", "rank": 0}}, "/compression/rank", "must be at least 1"),
+    ({"compression": "int8", "aggregate": "moments"}, "/compression/name", "int8 does not go with aggregate"),
     ({"compression": {"name": "int8", "rank": 2}}, "/compression/rank", "unknown field 'rank'"),
     ({"task": ""}, "/task", "must be module:Class"),
     ({"task": DIGITS.replace("Digits", "Digit")}, "/task", "(did you mean 'digits:Digits'?)"),

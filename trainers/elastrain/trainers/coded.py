@@ -42,7 +42,7 @@ class CodedReduction(Reduction):
         plan = replica.plan
         self.share = plan.samples(replica.step) / plan.batch  # of a full batch; exactly 1.0 for one
         self._dithered = Dithered(replica.step)
-        self._own: list[Tensor] = []  # by bucket: what would go to this rank
+        self._mine: list[Tensor] = []  # by bucket: what would go to this rank
         self._left: dict[
             Range, dict[int, Packed]
         ] = {}  # blocks summed here -> wire node -> its next residual
@@ -65,7 +65,7 @@ class CodedReduction(Reduction):
             if blocks not in messages:
                 messages[blocks] = self._message(space.elements(blocks))
         mine = own.reduces(bucket, self.rank)
-        self._own.append(messages[mine])
+        self._mine.append(messages[mine])
         sends = [messages[own.reduces(bucket, p)] if p != self.rank else None for p in range(self.world)]
         stride = self._stride(space.length(mine))
         sizes = [len(c) * stride if p != self.rank else 0 for p, c in enumerate(self.covers)]
@@ -118,7 +118,7 @@ class CodedReduction(Reduction):
         """What all wire nodes sent of some blocks; their residuals are put aside."""
         size = self.ownership.space.length(blocks)
         packed, stride = self.codec.size(size), self._stride(size)
-        messages = [self._own[self._taken] if p == self.rank else data for p, data in enumerate(arrived)]
+        messages = [self._mine[self._taken] if p == self.rank else data for p, data in enumerate(arrived)]
         found: dict[Node, Tensor] = {}
         left = self._left.setdefault(blocks, {})
         for nodes, message in zip(self.covers, messages, strict=True):

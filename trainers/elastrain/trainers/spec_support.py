@@ -183,9 +183,6 @@ def _aggregate(spec: "JobSpec") -> list[Fault]:
     if spec.strategy.name not in ("all_reduce", "parameter_server"):
         detail = f"moments goes with all_reduce and parameter_server, got {spec.strategy.name}: use gradients"
         faults.append(_fault("/aggregate", detail, "aggregate", "strategy"))
-    if spec.compression != "none":
-        detail = f"moments cannot be compressed, got {spec.compression}: use compression none, or gradients"
-        faults.append(_fault("/aggregate", detail, "aggregate", "compression"))
     return faults
 
 
