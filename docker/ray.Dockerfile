@@ -33,7 +33,7 @@ LABEL org.opencontainers.image.title="elastrain-ray" \
 RUN groupadd --gid 1000 elastrain \
  && useradd --uid 1000 --gid 1000 --groups 0 --home-dir /home/elastrain --shell /bin/bash elastrain \
  && install -d -o 1000 -g 0 -m 0775 /home/elastrain \
- && echo 'PATH=/opt/elastrain/bin:$PATH' > /etc/profile.d/elastrain.sh
+ && echo "PATH=/opt/elastrain/bin:\$PATH" > /etc/profile.d/elastrain.sh
 COPY --from=build /opt/elastrain /opt/elastrain
 # USER: libraries ask for the user's name, which a random user id does not have
 ENV PATH=/opt/elastrain/bin:$PATH \
