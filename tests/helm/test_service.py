@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from helm.rendering import POSTGRES, containers, environment, render, with_values
+from helm.rendering import CHART, POSTGRES, ROOT, containers, environment, render, with_values
 
 pytestmark = pytest.mark.helm
 
@@ -76,6 +77,40 @@ def test_the_command_of_the_migration_job_exists() -> None:
     from elastrain.api.cli import local
 
     assert "migrate" in {command.__name__ for command in local.COMMANDS}
+
+
+def test_a_pod_may_answer_with_several_processes_on_postgresql() -> None:
+    several = service_pod(with_values(POSTGRES, {"service": {"processes": 4}}))
+    assert containers(several)[0]["args"][-2:] == ["--workers", "4"]
+    assert "--workers" not in containers(service_pod(POSTGRES))[0]["args"]
+
+
+def test_an_alert_leads_to_its_runbook_and_traces_go_where_they_are_wanted() -> None:
+    values = {
+        "metrics": {"prometheusRule": {"enabled": True, "runbookUrl": "https://docs.example.com/runbooks/"}},
+        "tracing": {"endpoint": "http://collector:4318"},
+    }
+    rendered = render(values)
+    rules = [rule for group in rendered.one("PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+    alerts = [rule for rule in rules if "alert" in rule]
+    assert alerts
+    for alert in alerts:
+        page = alert["annotations"]["runbook_url"].removeprefix("https://docs.example.com/runbooks/")
+        assert (ROOT / "docs/runbooks" / page).is_file(), alert["alert"]
+    told = environment(containers(rendered.one("Deployment")["spec"]["template"])[0])
+    assert told["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
+
+
+def test_a_dashboard_comes_out_as_it_went_in() -> None:
+    rendered = render({"metrics": {"dashboards": {"enabled": True, "annotations": {"folder": "ml"}}}})
+    files = sorted((CHART / "dashboards").glob("*.json"))
+    assert len(files) == 2
+    for file in files:
+        found = rendered.one("ConfigMap", f"-{file.stem}")
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert found["metadata"]["annotations"] == {"folder": "ml"}
+        [text] = found["data"].values()
+        assert json.loads(text) == json.loads(file.read_text())
 
 
 def test_no_replicas_are_named_where_an_autoscaler_counts_them() -> None:

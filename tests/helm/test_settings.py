@@ -25,6 +25,7 @@ from helm.rendering import (
 
 pytestmark = pytest.mark.helm
 
+SAME = ("driver_python", "driver_cpu", "cancel_grace_s", "pause_grace_s")
 EVERYTHING = {
     "settings": {"caBundleSecret": "ca"},
     "storage": {"url": "s3://bucket/prefix", "s3Endpoint": "http://minio:9000"},
@@ -100,6 +101,8 @@ def test_the_service_takes_the_settings_and_means_the_same_by_them() -> None:
             "driverPython": "/usr/bin/python3",
             "cancelGraceSeconds": 45,
             "claimTimeoutSeconds": 600,
+            "pauseGraceSeconds": 1200,
+            "rayDashboardUrl": "https://ray.example.com",
             "packageMaxMiB": 10,
             "keepEndedDays": 7,
         },
@@ -121,6 +124,7 @@ def test_the_service_takes_the_settings_and_means_the_same_by_them() -> None:
     read = Settings.from_env(settings(render(values)))
     assert (read.driver_cpu, read.driver_python) == (0.5, "/usr/bin/python3")
     assert (read.cancel_grace_s, read.claim_timeout_s, read.keep_ended_days) == (45.0, 600.0, 7.0)
+    assert (read.pause_grace_s, read.dashboard_url) == (1200.0, "https://ray.example.com")
     assert read.package_max_bytes == 10 * 2**20
     assert (read.storage_url, read.storage_options) == (
         "s3://bucket/prefix",
@@ -148,6 +152,13 @@ def test_zero_and_false_are_values_and_null_leaves_the_services_own() -> None:
     assert none.one("Deployment")["spec"]["replicas"] == 0
 
 
+def test_every_setting_of_the_service_can_be_said_in_the_chart() -> None:
+    values = with_values(EVERYTHING, {"settings": {"rayDashboardUrl": "https://ray.example.com"}})
+    said = {name for whose, name in set_by(render(with_values(POSTGRES, values)))}
+    left = read_by_the_service() - said
+    assert left == set(), f"give these a value in values.yaml and a line in templates/configmap.yaml: {left}"
+
+
 def test_capacity_that_is_given_by_hand_wins_over_the_groups() -> None:
     given = [{"resources": {"CPU": 16, "GPU": 1}, "max": 8}]
     found = settings(render({"settings": {"capacityMax": given}}))["ELASTRAIN_CAPACITY_MAX"]
@@ -156,6 +167,6 @@ def test_capacity_that_is_given_by_hand_wins_over_the_groups() -> None:
 
 def test_the_defaults_of_the_chart_are_those_of_the_service() -> None:
     ours, own = Settings.from_env(settings(render({}))), Settings.from_env({})
-    for name in ("driver_python", "driver_cpu", "cancel_grace_s", "claim_timeout_s", "keep_ended_days"):
+    for name in (*SAME, "claim_timeout_s", "keep_ended_days"):
         assert getattr(ours, name) == getattr(own, name), name
     assert ours.package_max_bytes == own.package_max_bytes

@@ -116,6 +116,7 @@ def test_a_wrong_value_is_refused_by_name(values: dict[str, Any], named: str) ->
     ("values", "remedy"),
     [
         ({"service": {"replicas": 2}}, "database.existingSecret"),
+        ({"service": {"processes": 2}}, "database.existingSecret"),
         ({"autoscaling": {"enabled": True}}, "database.existingSecret"),
         ({"database": {"existingSecret": "db"}}, "auth.existingSecret"),
         ({"ray": {"create": False}}, "ray.address"),

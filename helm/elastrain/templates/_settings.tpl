@@ -70,9 +70,10 @@ http://{{ include "elastrain.rayClusterName" . }}-head-svc.{{ .Release.Namespace
 {{- define "elastrain.checks" -}}
 {{- $ray := .Values.ray | default dict -}}
 {{- $service := .Values.service | default dict -}}
-{{- $several := or (gt (int ($service.replicas | default 0)) 1) (.Values.autoscaling).enabled -}}
+{{- $many := max (int ($service.replicas | default 0)) (int ($service.processes | default 0)) -}}
+{{- $several := or (gt $many 1) (.Values.autoscaling).enabled -}}
 {{- if and $several (not (include "elastrain.postgres" .)) -}}
-{{- fail "service.replicas above 1, and autoscaling, need PostgreSQL: SQLite's locks do not reach other pods. Give database.existingSecret, or one replica." -}}
+{{- fail "service.replicas and service.processes above 1, and autoscaling, need PostgreSQL: SQLite has one writer, and its locks do not reach other pods. Give database.existingSecret, or one replica with one process." -}}
 {{- end -}}
 {{- if and (include "elastrain.postgres" .) (not (.Values.auth).existingSecret) -}}
 {{- fail "database.existingSecret needs auth.existingSecret, a secret with the admin's token: pods without a volume would each make one of their own." -}}
