@@ -20,6 +20,7 @@ WITH_TORCH = {
     *("evaluate", "partials", "reduction", "faults", "checkpoint", "restore", "session"),
     *("memory", "transports", "digests", "tensor_file", "worker", "states"),
     *("moments", "compression", "residuals", "coded", "factors", "powersgd", "reducing"),
+    *("ended", "soundness", "watch"),
 }
 
 

@@ -62,7 +62,7 @@ class Big:
         self.addresses: dict[str, Json] = {}  # as the coordinator has them
         nothing: Any = None
         shell: Any = self
-        self.opener = Opener(self.machine, shell, nothing, Tally(), self.decide, nothing)  # type: ignore[arg-type]
+        self.opener = Opener(self.machine, shell, nothing, Tally(), self.decide, nothing, nothing)  # type: ignore[arg-type]
         self.cost = Cost()
         self.asked: list[m.Action] = []
         self.held: dict[str, tuple[m.Range, ...]] = {}

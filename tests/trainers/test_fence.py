@@ -58,7 +58,7 @@ def test_an_attempt_that_wakes_up_after_a_later_one_began_writes_moves_and_delet
     with pytest.raises(Superseded):
         old.set_aside(1, "it looked bad to somebody who slept")
     with pytest.raises(Superseded):
-        old._retain()
+        old._retain(CURSOR)
     assert keys(storage) == before
     assert [fact["step"] for fact in told if fact["kind"] == "checkpoint"] == [1]
 
@@ -124,3 +124,19 @@ def test_old_checkpoints_that_cannot_be_deleted_now_do_not_unmake_the_new_one(
     assert [fact["state"] for fact in told if fact["kind"] == "checkpoint"] == ["saved", "saved"]
     mine.save(whole(storage, 3))
     assert mine.steps() == [3]
+
+
+def test_checkpoints_of_steps_that_were_skipped_do_not_push_out_the_newest_one_that_is_proven(
+    storage: Storage,
+) -> None:
+    Fence(storage, "j1", 1).begin()
+    saved = checkpoints(storage, 1, [])
+    saved.spec = SPEC.model_copy(update={"checkpoint": SPEC.checkpoint.model_copy(update={"keep": 2})})
+    found = []
+    for step in range(1, 7):
+        pending = whole(storage, step)
+        went_wrong = {"skipped_in_row": max(0, step - 3), "proven": min(step - 1, 2)}
+        pending.parts[0]["model"]["cursor"] |= went_wrong
+        saved.save(pending)
+        found.append(saved.steps())
+    assert found == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [2, 5, 6]]

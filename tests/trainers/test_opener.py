@@ -34,6 +34,7 @@ class Checkpoints:
         self.may_answer.set()
         self.asked = threading.Event()
         self.aside: list[int] = []
+        self.discarded: list[int] = []
 
     def newest(self) -> tuple[str, Json] | None:
         self.asked.set()
@@ -51,6 +52,9 @@ class Checkpoints:
         assert self.may_answer.wait(WAIT_S)
         self.aside.append(step)
 
+    def discard_after(self, step: int, why: str) -> None:
+        self.discarded.append(step)
+
     def emit(self, fact: Json) -> None:
         pass
 
@@ -67,8 +71,11 @@ class Coordinator:
 class Tally:
     pace = Pace()
 
+    def __init__(self) -> None:
+        self.cursor = Cursor()
+
     def restored(self, cursor: Cursor) -> None:
-        pass
+        self.cursor = cursor
 
 
 class Scene:
@@ -80,13 +87,19 @@ class Scene:
         self.given_up: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.stage.arrive("w0", "w1")
         self.stage.seal().arrive()
-        parts: Any = (self.stage.machine, self.coordinator, self.checkpoints, Tally())
-        self.opener = Opener(*parts, self.fed.append, lambda *why: self.given_up.put_nowait(why))
+        self.tally, self.saved = Tally(), asyncio.Event()
+        self.saved.set()
+        parts: Any = (self.stage.machine, self.coordinator, self.checkpoints, self.tally)
+        give_up = lambda *why: self.given_up.put_nowait(why)  # noqa: E731
+        self.opener = Opener(*parts, self.fed.append, give_up, self._settled)
 
-    def opening(self) -> m.Open:
+    async def _settled(self) -> None:
+        await self.saved.wait()
+
+    def opening(self, rewind: m.Rewind | None = None) -> m.Open:
         machine = self.stage.machine
         machine.phase = Phase.FORMING
-        return m.Open(machine.generation.number, machine.members, 0, restore=True)
+        return m.Open(machine.generation.number, machine.members, 0, restore=True, rewind=rewind)
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -198,5 +211,32 @@ def test_a_bad_checkpoint_is_set_aside_before_the_next_one_is_looked_for() -> No
         it.checkpoints.may_answer.set()
         await it.coordinator.told.get()
         assert it.checkpoints.aside == [9]
+
+    play(scene)
+
+
+def test_training_went_wrong_and_what_was_saved_since_then_is_discarded_once_it_is_written() -> None:
+    async def scene() -> None:
+        it = Scene(20)
+        it.saved.clear()
+        it.opener.open(it.opening(m.Rewind(24, 1, "NaN")))
+        await asyncio.sleep(0)
+        assert not it.checkpoints.asked.is_set(), "a checkpoint is being written"
+        it.saved.set()
+        told = await it.coordinator.told.get()
+        assert it.checkpoints.discarded == [24]
+        assert (told["step"], told["restore"]["rollbacks"]) == (20, 1)
+
+    play(scene)
+
+
+def test_workers_were_lost_after_a_rollback_and_the_rate_stays_low_though_the_checkpoint_is_older() -> None:
+    async def scene() -> None:
+        it = Scene(20)
+        it.opener.open(it.opening(m.Rewind(24, 2, "NaN")))
+        await it.coordinator.told.get()
+        it.opener.open(it.opening())
+        assert (await it.coordinator.told.get())["restore"]["rollbacks"] == 2
+        assert it.checkpoints.discarded == [24], "nothing more"
 
     play(scene)

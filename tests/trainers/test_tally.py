@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastrain.trainers.cursor import Cursor
+from elastrain.trainers.membership import Machine, Policy
 from elastrain.trainers.messages import Json
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.tally import Tally
@@ -65,3 +66,51 @@ def test_after_a_rollback_an_evaluation_is_told_once_more_but_not_that_of_the_ch
     told.opened(EVALUATED.to_json())
     told.evaluated(30, {"val_loss": 0.4})
     assert points(facts) == [(30, {"val_loss": 0.4}), (30, {"val_loss": 0.4})]
+
+
+# ---- what goes wrong in training ---------------------------------------------------------------
+
+
+def accepted(told: Tally, loss: float, **more: Any) -> None:
+    step = told.cursor.step
+    record = {"step": step, "loss": loss * 8, "weight": 8.0, "norm_sq": 4.0, "used": "3", "ids": "a", **more}
+    record = {"bad": [], "workers": [], "seconds": {}, **record}
+    told.accepted(record, None, Machine(Policy(1, 1, 1)))
+
+
+def learned(facts: list[Json]) -> Tally:
+    told = tally(facts)
+    layers = [["first", 4, "1"], ["last", 4, "2"]]
+    told.learn({"train_size": 800, "parameters": 2, "layers": layers})
+    return told
+
+
+def events(facts: list[Json], type_: str) -> list[Json]:
+    return [f["data"] for f in facts if f["kind"] == "event" and f["type"] == type_]
+
+
+def test_a_spike_of_the_loss_is_told_once_with_what_was_expected() -> None:
+    facts: list[Json] = []
+    told = learned(facts)
+    for loss in [1.0] * 20 + [9.0, 8.0, 1.0]:
+        accepted(told, loss)
+    assert events(facts, "loss.spike") == [{"step": 21, "loss": 9.0, "expected": 1.0, "limit": 1.25}]
+
+
+def test_norms_that_were_measured_are_metrics_of_their_step_and_an_odd_layer_is_named() -> None:
+    facts: list[Json] = []
+    told = learned(facts)
+    accepted(told, 1.0, layers=[[0.0, 4.0, 0.04], [64.0, 4.0, 0.04]])
+    values = points(facts)[0][1]
+    assert values["grad_norm/last"] == 8.0 and values["update_ratio/first"] == 0.1
+    assert [e["layer"] for e in events(facts, "gradient.vanishing")] == ["first"]
+    accepted(told, 1.0)
+    assert not any("/" in name for name in points(facts)[1][1])
+
+
+def test_the_rate_that_is_shown_after_a_rollback_is_the_lower_one() -> None:
+    facts: list[Json] = []
+    told = learned(facts)
+    told.restored(Cursor(step=0, rollbacks=2))
+    accepted(told, 1.0)
+    assert points(facts)[0][1]["lr"] == 0.25

@@ -79,9 +79,8 @@ class Attempt:
         self.checkpoints = Checkpoints(storage, job, attempt, spec, self._emit)
         self.saving = Saving(self.checkpoints, self.machine.progress, self._feed, spec.checkpoint.every_s)
         self.tally = Tally(spec, sink)
-        self.opener = Opener(
-            self.machine, self.coordinator, self.checkpoints, self.tally, self._feed, self._no_checkpoint
-        )
+        parts = (self.machine, self.coordinator, self.checkpoints, self.tally)
+        self.opener = Opener(*parts, self._feed, self._no_checkpoint, self.saving.settled)
         self._address = ""
         self._members: dict[int, tuple[str, ...]] = {}  # generation -> who keeps state, by rank
         self._outcome: asyncio.Future[Outcome] | None = None

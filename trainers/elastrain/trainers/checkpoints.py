@@ -92,7 +92,7 @@ class Checkpoints:
             )
         )
         try:
-            self._retain()
+            self._retain(manifest["cursor"])
         except StorageError as error:  # what is old stays a while longer; the new one is saved all the same
             log.warning("checkpoints of %s could not be tidied up: %s", self.job, error)
 
@@ -135,11 +135,18 @@ class Checkpoints:
             **{k: manifest[k] for k in shown},
         }
 
-    def _retain(self) -> None:
-        """Keep the newest `keep`. The manifest goes first: a checkpoint without one does not exist."""
-        steps = self.steps()
+    def _retain(self, cursor: Json) -> None:
+        """Keep the newest `keep`; and where the job may roll back, or steps are being skipped, the newest one
+        that is proven to be good. The manifest goes first: a checkpoint without one does not exist.
+        cursor: of the newest."""
+        steps, spec = self.steps(), self.spec
+        old = steps[: max(0, len(steps) - max(1, spec.checkpoint.keep))]
+        rolls_back = "rollback" in (spec.non_finite.policy, spec.loss_spike.policy)
+        if rolls_back or cursor.get("skipped_in_row"):
+            good = max((step for step in steps if step <= cursor.get("proven", 0)), default=None)
+            old = [step for step in old if step != good]
         self.fence.check()
-        for step in steps[: max(0, len(steps) - max(1, self.spec.checkpoint.keep))]:
+        for step in old:
             manifest = self.read(step)
             for entry in sorted(self.storage.list(self._prefix(step)), key=lambda e: "manifest" not in e.key):
                 self.storage.delete(entry.key)
@@ -202,7 +209,12 @@ class Checkpoints:
                 return f"{file['name']} has a size of {size} bytes, the manifest says {file['bytes']}"
         return None
 
-    def set_aside(self, step: int, why: str) -> None:
+    def discard_after(self, step: int, why: str) -> None:
+        """Set aside the checkpoints of later steps. Raises StorageError."""
+        for later in [s for s in self.steps() if s > step]:
+            self.set_aside(later, why, "of no use")
+
+    def set_aside(self, step: int, why: str, what: str = "damaged and not used") -> None:
         """A bad checkpoint: move its manifest away, so that the step can be saved again.
 
         Raises NoSource if it is the other job's that this one was to begin from.
@@ -216,7 +228,7 @@ class Checkpoints:
             self.storage.move(source, f"{self._prefix(step)}/manifest.bad-{self.attempt}.json")
         except NotFound:
             return  # another worker found it out as well
-        text = f"checkpoint {step} is damaged and not used: {why}; the one before it is tried"
+        text = f"checkpoint {step} is {what}: {why}; the one before it is tried"
         self.emit(event("checkpoint.failed", text, {"step": step, "why": why}))
         if manifest is not None and "files" in manifest:
             self.emit(self._fact(manifest, "bad"))

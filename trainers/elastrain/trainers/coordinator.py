@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from elastrain.trainers import messages as m
-from elastrain.trainers.messages import Event, Fault, Json, Report
+from elastrain.trainers.messages import Event, Fault, Json, Report, Rewind
 from elastrain.trainers.suspicion import Disagreement
 from elastrain.trainers.wire import encode
 
@@ -144,13 +144,14 @@ def parse(worker: str, said: Json) -> Event | None:
 
 
 def _report(data: Json) -> Report:
-    fault = data["fault"]
+    fault, rewind = data["fault"], data["rewind"]
     return Report(
         **{
             **data,
             "held": tuple((a, b) for a, b in data["held"]),
             "done": tuple(data["done"]),
             "fault": Fault(**fault) if fault is not None else None,
+            "rewind": Rewind(**rewind) if rewind is not None else None,
             "corrupt": Disagreement.from_json(data["corrupt"]) if data["corrupt"] is not None else None,
         }
     )

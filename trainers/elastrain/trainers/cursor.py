@@ -13,6 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from elastrain.trainers.messages import Json
+from elastrain.trainers.spec_stability import LossSpike
+from elastrain.trainers.stability import remembered, spikes
+
+_NOT_LOOKED_FOR = LossSpike(policy="off")
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,10 @@ class Cursor:
     evaluated_step: int = -1
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the evaluation at evaluated_step
     evaluation: Evaluation | None = None
+    proven: int = 0  # the newest step whose parameters gave a finite loss and gradient, and no spike
+    losses: tuple[float, ...] = ()  # of the last applied steps, to tell a spike by
+    spikes_in_row: int = 0
+    rollbacks: int = 0  # since training went wrong by itself; each one lowered the learning rate
 
     @property
     def position(self) -> int:
@@ -72,6 +80,7 @@ class Cursor:
                 **data,
                 "counts": Counts(**data["counts"]),
                 "evaluation": Evaluation(**evaluation) if evaluation else None,
+                "losses": tuple(data.get("losses", ())),
             }
         )
 
@@ -94,7 +103,8 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
     """The commit record of one training step from every member's entry, by rank.
 
     Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, sent: bytes, microbatches: [[j,
-    loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...]}.
+    loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...]}, and
+    where the spec asks for it layers (watch.py).
     """
     microbatches = sorted((row, workers[rank]) for rank, e in enumerate(entries) for row in e["microbatches"])
     rows = [row for row, _ in microbatches]
@@ -115,7 +125,14 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
         "sent": sum(e.get("sent", 0) for e in entries),
         "ids": chain,
         "workers": list(workers),
+        **({"layers": _layers(entries)} if "layers" in entries[0] else {}),
     }
+
+
+def _layers(entries: Sequence[Json]) -> list[list[float]]:
+    """By layer the squared norm of each kind."""
+    layers = zip(*(e["layers"] for e in entries), strict=True)
+    return [[exact_sum(v for parts in layer for v in parts[kind]) for kind in range(3)] for layer in layers]
 
 
 def int_or(masks: Iterable[int]) -> int:
@@ -151,16 +168,24 @@ class Verdict:
         return cls(True, True, record["loss"] / weight, norm, factor * clip, clip)
 
 
-def advance(cursor: Cursor, record: Json, verdict: Verdict, parameters: int) -> Cursor:
-    """The cursor after the step that `record` committed."""
+def advance(
+    cursor: Cursor, record: Json, verdict: Verdict, parameters: int, watched: LossSpike = _NOT_LOOKED_FOR
+) -> Cursor:
+    """The cursor after the step that `record` committed. watched: what a spike of the loss is."""
     chained = hashlib.sha256(f"{cursor.chain}{record['step']}:{record['ids']}".encode()).hexdigest()[:32]
     moved = replace(cursor, step=cursor.step + 1, chain=chained, evaluation=None)
     if not verdict.applied:
         in_row = cursor.skipped_in_row + (not verdict.finite)
         return replace(moved, skipped=cursor.skipped + 1, skipped_in_row=in_row)
-    used = int(record["used"], 16)
+    used, spiked = int(record["used"], 16), spikes(cursor.losses, verdict.loss, watched)
     return replace(
-        moved, updates=cursor.updates + 1, counts=cursor.counts.advance(used, parameters), skipped_in_row=0
+        moved,
+        updates=cursor.updates + 1,
+        counts=cursor.counts.advance(used, parameters),
+        skipped_in_row=0,
+        proven=cursor.proven if spiked else cursor.step,
+        losses=remembered(cursor.losses, verdict.loss, watched),
+        spikes_in_row=cursor.spikes_in_row + 1 if spiked else 0,
     )
 
 

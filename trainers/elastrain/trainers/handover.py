@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Arrival, Group, joined
-from elastrain.trainers.cursor import Cursor, advance
+from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.messages import Range
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.replica import Replica
@@ -33,9 +33,7 @@ def catch_up(replica: Replica, opening: Opening) -> None:
     elif replica.step != opening.step:
         replica.forget()
     if cursor.step == opening.step - 1 and opening.record is not None:
-        cursor = advance(
-            cursor, opening.record, replica.verdict(opening.record), len(replica.model.parameters)
-        )
+        cursor = replica.moved(cursor, opening.record, replica.verdict(opening.record))
     replica.cursor = cursor
     replica.record = opening.record or replica.record
     replica.touched = True  # a joiner is about to get parameters that the seed does not give

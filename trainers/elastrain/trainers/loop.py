@@ -8,18 +8,19 @@ a generation is opened ─▶ form it ─▶ [ do what is due at this boundary �
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from elastrain.trainers import collectives, digests, restore, step
+from elastrain.trainers import collectives, digests, restore, soundness, step, watch
 from elastrain.trainers.balance import Balance, begins_with
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Broken, Group, Halted
+from elastrain.trainers.collectives import Group
+from elastrain.trainers.ended import Boundary, ended
 from elastrain.trainers.evaluate import evaluate_step
-from elastrain.trainers.faults import UserFault, blamed_on_user, internal
+from elastrain.trainers.faults import UserFault, blamed_on_user
 from elastrain.trainers.handover import catch_up, hand_over
-from elastrain.trainers.judge import judge
+from elastrain.trainers.judge import condemn, doubtful, judge
 from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.parking import parking
@@ -29,10 +30,6 @@ from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.step import Exchange
-
-
-class Boundary(Exception):
-    """Everyone stopped at this boundary, because a command of the log said so."""
 
 
 @dataclass
@@ -49,6 +46,8 @@ class Generation:
     log: int = 0  # commands up to this number take effect at this boundary
     handled: int = 0
     compared: int = -1  # step
+    sound: int = -1  # step of which it is known that everything is finite
+    owed: bool = False  # a checkpoint that was asked for
     snapshots: set[int] = field(default_factory=set)  # steps
 
     @property
@@ -71,6 +70,7 @@ class Trainer:
         return {
             "blocks": self.replica.model.space.blocks,
             "parameters": len(self.replica.model.parameters),
+            "layers": [[layer.name, layer.size, f"{layer.mask:x}"] for layer in watch.named(self.replica)],
             "train_size": self.reader.size("train"),
             "val_size": self.reader.size("val"),
         }
@@ -89,25 +89,10 @@ class Trainer:
             while True:
                 self.boundary(generation)
                 self.step(generation)
-        except Boundary:
-            return self.replica.report(opening.generation, "boundary")
-        except Halted:
-            return self.replica.report(opening.generation, "halted")
-        except Broken as error:
-            return self.replica.report(opening.generation, "broken", str(error))
-        except restore.BadCheckpoint as error:
-            self.session.send("bad_checkpoint", step=error.step, file=error.file, why=error.why)
-            return self.replica.report(opening.generation, "broken", str(error))
-        except digests.Corrupt as error:
-            self.replica.forget()
-            corrupt = self.replica.report(opening.generation, "corrupt", str(error))
-            return replace(corrupt, corrupt=error.found)
-        except UserFault as error:
-            return replace(self.replica.report(opening.generation, "fault"), fault=error.fault)
         except Dismissed:
             raise
         except Exception as error:
-            return replace(self.replica.report(opening.generation, "fault"), fault=internal(error))
+            return ended(error, self.replica, self.session, self.snapshots, opening.generation)
         finally:
             if self.group is not None:
                 self.group.park()
@@ -186,7 +171,6 @@ class Trainer:
         if generation.group.world > 2:  # meanwhile
             self.reader.prefetch(replica.plan, replica.step, todo[rank])
         arrive()
-        judge(replica, record, verdict)
 
     def _todo(self, generation: Generation) -> list[list[int]]:
         """The microbatches of this step that each rank has to compute."""
@@ -209,22 +193,27 @@ class Trainer:
     def boundary(self, generation: Generation) -> None:
         """Everything that is due at this step: re-form, evaluate, checkpoint, end; in this order."""
         replica = self.replica
+        last = replica.step >= replica.plan.total_steps
+        judge(replica, last)
         kinds = self._commands(generation)
         if "regroup" in kinds:
             raise Boundary
-        last = replica.step >= replica.plan.total_steps
         if generation.opening.hold:
             self._snapshot(generation, again=False)
             self._idle(generation)
         if replica.step % digests.EVERY == 0 or self._checkpoint_due(last):
             self._compare(generation)
         if self._evaluation_due(last):
+            self._sound(generation)
             self._evaluate(generation)
             kinds |= self._commands(generation)
             if "regroup" in kinds:
                 raise Boundary
-        if self._checkpoint_due(last) or kinds & {"checkpoint", "finish"}:
-            self._snapshot(generation, again="checkpoint" in kinds)
+        generation.owed |= "checkpoint" in kinds
+        asked = generation.owed and not doubtful(replica)
+        if self._checkpoint_due(last) or asked or "finish" in kinds:
+            self._snapshot(generation, again=generation.owed)
+            generation.owed = False
         if last or "finish" in kinds:
             self._idle(generation)
 
@@ -235,6 +224,14 @@ class Trainer:
             workers = generation.opening.workers
             digests.compare(self.replica, generation.group, generation.ownership, workers, self.agreed)
             self.agreed = self.replica.step
+
+    def _sound(self, generation: Generation) -> None:
+        """Is everything finite that is about to be measured or saved? Asked once at a boundary."""
+        if generation.sound != self.replica.step:
+            mine = soundness.unsound(self.replica, generation.ownership, generation.group.rank)
+            if found := [name for names in generation.group.gather_json(mine) for name in names]:
+                condemn(self.replica, found)
+            generation.sound = self.replica.step
 
     def _commands(self, generation: Generation) -> set[str]:
         """The kinds of commands that take effect now: those whose number the last commit carried."""
@@ -269,12 +266,14 @@ class Trainer:
 
     def _checkpoint_due(self, last: bool) -> bool:
         every, at = self.replica.spec.checkpoint.every_steps, self.replica.step
-        return at > 0 and (last or (every is not None and at % every == 0))
+        now = every is not None and at % every == 0 and not doubtful(self.replica)
+        return at > 0 and (last or now)
 
     def _snapshot(self, generation: Generation, again: bool) -> None:
         at = self.replica.step
         if at <= generation.opening.saved_step or (at in generation.snapshots and not again):
             return
+        self._sound(generation)
         self._compare(generation)  # what is in a checkpoint was the same twice
         generation.snapshots.add(at)
         self.snapshots.take(self.replica, generation.ownership, generation.group.rank, generation.number)

@@ -218,7 +218,7 @@ class Machine:
             self.fleet.raised(worker, report.fault, rank, alone=alone)
         elif report.corrupt is not None:
             self.fleet.disagreed(report.corrupt)
-        if report.why in ("broken", "corrupt"):
+        if report.why in ("broken", "corrupt", "rewound"):
             self._out += generation.halt(f"{worker.id}: {report.detail}")
 
     def _halt(self, why: str) -> None:

@@ -13,6 +13,7 @@ from elastrain.trainers.reports import Fault as Fault
 from elastrain.trainers.reports import Json as Json
 from elastrain.trainers.reports import Range as Range
 from elastrain.trainers.reports import Report as Report
+from elastrain.trainers.reports import Rewind as Rewind
 
 Ending = Literal["succeeded", "failed", "paused", "preempted", "cancelled"]
 Blamed = Literal["user", "infrastructure", "service"]
@@ -163,29 +164,9 @@ class Tick:
     now: float  # s, monotonic
 
 
-Event = (
-    Registered
-    | Warm
-    | StartFailed
-    | Reported
-    | Sealed
-    | Committed
-    | Idle
-    | Began
-    | Beat
-    | Waits
-    | Notice
-    | Works
-    | Probed
-    | Closed
-    | GroupGone
-    | Scale
-    | Finish
-    | CheckpointWanted
-    | CheckpointSaved
-    | Restored
-    | Tick
-)
+_Coming = Registered | Warm | StartFailed | Closed | GroupGone | Notice
+_Training = Beat | Began | Waits | Works | Probed | Committed | Sealed | Idle | Reported
+Event = _Coming | _Training | Scale | Finish | CheckpointWanted | CheckpointSaved | Restored | Tick
 
 
 # ---- actions -----------------------------------------------------------------------------------
@@ -234,6 +215,7 @@ class Open:
     whole: tuple[str, ...] = ()
     done: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     restore: bool = False  # nobody holds everything: load the newest checkpoint, or begin from the seed
+    rewind: Rewind | None = None  # or: what is held led to nothing
     hold: bool = False  # hand over and make a checkpoint, and compute nothing
     cause: str = ""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from elastrain.trainers import messages as m
@@ -42,8 +43,11 @@ class Opener:
         tally: Tally,
         feed: Callable[[Event], None],
         give_up: Callable[[str, m.Blamed], None],
+        settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """give_up: ends the attempt, since no checkpoint can be had; is told why, and whose fault it is."""
+        """give_up: ends the attempt, since no checkpoint can be had; is told why, and whose fault it is.
+        settled: returns when no checkpoint is being written any more."""
+        self.settled = settled
         self.machine, self.coordinator, self.checkpoints = machine, coordinator, checkpoints
         self.tally, self.feed, self.give_up = tally, feed, give_up
         self._members: dict[int, list[Json]] = {}  # generation -> {worker, group, node, address} by rank
@@ -69,16 +73,17 @@ class Opener:
     async def _restore(self, action: m.Open) -> None:
         try:
             async with self._storage:
-                found = await self.patiently(self.checkpoints.newest)
+                found = await self._look(action.rewind)
         except StorageError as error:
             why = f"no checkpoint could be looked for, for {PATIENCE_S:.0f} s: {error}"
             self.give_up(why, "infrastructure")
             return
         prefix, manifest = found if found is not None else ("", None)
         cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
+        own = manifest is None or manifest["job"] == self.checkpoints.job
+        cursor = replace(cursor, rollbacks=self._rollbacks(cursor, action.rewind, own))
         if self.machine.phase is Phase.FORMING and self.machine.generation.number == action.generation:
             self.tally.restored(cursor)
-            own = manifest is None or manifest["job"] == self.checkpoints.job
             self.feed(m.Restored(cursor.step, own))
             if manifest is not None:
                 of = f"attempt {manifest['attempt']}" if own else f"job {manifest['job']}"
@@ -86,7 +91,23 @@ class Opener:
                 text = f"checkpoint {cursor.step} of {of} is loaded"
                 self.checkpoints.emit(event("checkpoint.restored", text, data))
         # also if the generation is over by now: who was never told of it could not report that
-        self.tell(action, cursor.step, {"prefix": prefix, "manifest": manifest})
+        restore = {"prefix": prefix, "manifest": manifest, "rollbacks": cursor.rollbacks}
+        self.tell(action, cursor.step, restore)
+
+    async def _look(self, rewind: m.Rewind | None) -> tuple[str, Json] | None:
+        """The newest good checkpoint; one that was made after training had gone wrong is none."""
+        if rewind is not None:
+            await self.settled()  # whether it was written in time must not depend on how fast the store is
+            why = "training has gone wrong since the step before it, and goes on from an older one"
+            await self.patiently(lambda: self.checkpoints.discard_after(rewind.newest, why))
+        found: tuple[str, Json] | None = await self.patiently(self.checkpoints.newest)
+        return found
+
+    def _rollbacks(self, cursor: Cursor, rewind: m.Rewind | None, own: bool) -> int:
+        """How often the rate is lowered from here on: a checkpoint does not know of what came after it. What
+        another job did to its rate is not this one's."""
+        known = max(self.tally.cursor.rollbacks, cursor.rollbacks if own else 0)
+        return rewind.number if rewind is not None else known
 
     async def _set_aside(self, step: int, why: str) -> None:
         async with self._storage:

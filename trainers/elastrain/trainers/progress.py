@@ -21,6 +21,7 @@ class Progress:
     blocks: int = 0  # size of the model
     saved_step: int | None = None
     checkpoint_wanted: int | None = None  # of this step or a later one
+    rewind: m.Rewind | None = None  # training went wrong by itself: it goes on from an older checkpoint
     distrusted: bool = False  # copies of some state differ: what is in memory is not gone on with
 
     def accept(self, step: int, record: Json, cursor: Json | None = None) -> m.Accept | None:
@@ -33,12 +34,15 @@ class Progress:
 
     def restored(self, step: int, own: bool = True) -> m.Say | None:
         """Back at `step`, that of a checkpoint or 0: nothing newer is left."""
-        lost = self.step
+        lost, rewind = self.step, self.rewind
         self.step, self.record, self.saved_step = step, None, (step or None) if own else None
         if self.checkpoint_wanted is not None:
             self.checkpoint_wanted = min(self.checkpoint_wanted, step)
         lost_or_not = "were lost together" if not self.distrusted else "did not agree"
-        self.distrusted = False
+        self.distrusted, self.rewind = False, None
+        if rewind is not None:
+            said = {"from": lost, "to": step, "rollback": rewind.number, "why": rewind.why}
+            return m.Say("rollback", f"{rewind.why}: back from step {lost} to {step}", said)
         if not self.begun or step >= lost:
             return None
         text = f"owner and buddy of some state {lost_or_not}: back from step {lost} to {step}"
@@ -90,7 +94,9 @@ class Progress:
 
     def opening(self, members: Sequence[Worker]) -> m.Open:
         """Where the next generation begins. Its number and members are for the caller to fill in."""
-        if self.covered(self.holders(members)) and not self.distrusted:
-            reports = {w.id: w.report for w in members if w.report is not None}
+        reports = {w.id: w.report for w in members if w.report is not None}
+        self.rewind = next((r.rewind for r in reports.values() if r.rewind is not None), self.rewind)
+        if self.covered(self.holders(members)) and not (self.distrusted or self.rewind):
             return resume_point(reports, self.step, self.record)
-        return m.Open(0, (), self.step, restore=True)  # nothing in memory can continue the job
+        # nothing in memory can continue the job
+        return m.Open(0, (), self.step, restore=True, rewind=self.rewind)

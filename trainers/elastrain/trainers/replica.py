@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,6 +46,17 @@ def update_rule(spec: JobSpec) -> Rule:
     if spec.aggregate == "moments" and adam is not None:
         return AdamOfMoments(adam)
     return rule(spec.optimizer)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Several threads cut a chunk at places that depend on its length."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Replica:
@@ -132,8 +145,13 @@ class Replica:
     def verdict(self, record: Json) -> Verdict:
         return Verdict.of(record, self.scale, self.spec.clip_norm)
 
-    def rate(self, updates: int) -> float:
-        return learning_rate(self.spec, updates, self.plan.total_steps)
+    def moved(self, cursor: Cursor, record: Json, verdict: Verdict) -> Cursor:
+        """Where the record leads to from `cursor`."""
+        return advance(cursor, record, verdict, len(self.model.parameters), self.spec.loss_spike)
+
+    def rate(self, after: Cursor) -> float:
+        """Of the update that leads to `after`."""
+        return learning_rate(self.spec, after.updates - 1, self.plan.total_steps, after.rollbacks)
 
     def apply(self, record: Json) -> Verdict:
         """Move from `step` to `step + 1` as the record says: every chunk that is held, and the buffers.
@@ -142,13 +160,11 @@ class Replica:
         """
         assert self.cursor is not None and record["step"] == self.step
         verdict = self.verdict(record)
-        after = advance(self.cursor, record, verdict, len(self.model.parameters))
+        after = self.moved(self.cursor, record, verdict)
         if verdict.applied:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # threads cut a chunk at places that depend on its length
-            for chunk, sums in self.reduced.items():
-                self._update(chunk, sums, verdict, int(record["used"], 16), after)
-            torch.set_num_threads(threads)
+            with one_thread():
+                for chunk, sums in self.reduced.items():
+                    self.update(chunk, sums, verdict, int(record["used"], 16), after)
             for chunk, state in self.next_states.items():
                 kept = self.states.read(chunk)
                 for slot, value in state.items():
@@ -165,9 +181,9 @@ class Replica:
         self.next_states, self.next_common = {}, {}
         return verdict
 
-    def _update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:
+    def update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:
         """The rule on one chunk, in runs of elements whose parameters have the same count and decay."""
-        rate = self.rate(after.updates - 1)
+        rate, limit = self.rate(after), self.spec.clip_value
         origin = self.model.space.elements(chunk).start
         state = self.states.read(chunk)
         for window, count, decay in self._runs(chunk, used, after):
@@ -175,6 +191,8 @@ class Replica:
             means = sums[:, part].mul_(verdict.factor)
             if len(means) > 1 and verdict.clip < 1.0:
                 means[1:].mul_(verdict.clip)  # squares, once more
+            if limit is not None:  # one lane: the squares of moments cannot be clipped
+                means.clamp_(-limit, limit)
             self.rule.update(
                 self.model.params[window],
                 means if len(means) > 1 else means[0],

@@ -28,11 +28,21 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Rewind:
+    """Training went wrong by itself: go on from a checkpoint of step `newest` or before, in a way that does
+    not lead here again."""
+
+    newest: int  # step; what came after it has led to nothing
+    number: int  # of this rollback, from 1: how often the learning rate is lowered
+    why: str
+
+
+@dataclass(frozen=True)
 class Report:
     """What a member holds when its generation is over. All of it is at `step`."""
 
     generation: int
-    why: Literal["boundary", "halted", "broken", "fault", "corrupt"]
+    why: Literal["boundary", "halted", "broken", "fault", "corrupt", "rewound"]
     step: int  # steps committed and applied here
     cursor: Json | None = None  # replicated state at `step`; None: nothing is held
     record: Json | None = None  # the commit record that led to `step`
@@ -42,4 +52,5 @@ class Report:
     fault: Fault | None = None
     detail: str = ""
     corrupt: Disagreement | None = None
+    rewind: Rewind | None = None
     layout: int = 0  # the generation whose layout gives exactly `held` to this worker; 0: none

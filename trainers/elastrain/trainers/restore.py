@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from safetensors.torch import load as load_tensors
@@ -48,12 +49,20 @@ def load(
     if manifest is None:
         replica.reinitialise()
         replica.begin(ownership, rank)
+        _lower_rate(replica, source)
         return
     try:
         _load(replica, Files(storage, source["prefix"], manifest, alive), ownership, rank)
     except BaseException:
         replica.forget()  # half a checkpoint is nothing: it must not be reported as held
         raise
+    _lower_rate(replica, source)
+
+
+def _lower_rate(replica: Replica, source: Json) -> None:
+    """As often as the driver says: a checkpoint does not know how often it was rolled back to."""
+    assert replica.cursor is not None
+    replica.cursor = replace(replica.cursor, rollbacks=source["rollbacks"])
 
 
 class Files:

@@ -99,9 +99,12 @@ class Saving:
 
         asyncio.get_running_loop().call_later(RETRY_S, ask)
 
-    async def close(self) -> None:
-        """Let manifests that are being written be written."""
-        self.closed = True
+    async def settled(self) -> None:
+        """Returns when manifests that are being written are written, or have failed."""
         for task in list(self._tasks):
             with contextlib.suppress(Exception):
                 await task
+
+    async def close(self) -> None:
+        self.closed = True
+        await self.settled()

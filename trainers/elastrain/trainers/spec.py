@@ -41,6 +41,7 @@ from elastrain.trainers.spec_optimizers import (
     SGDSpec,
 )
 from elastrain.trainers.spec_source import Source as Source
+from elastrain.trainers.spec_stability import LossSpike, NonFinite, Watch, decisive
 from elastrain.trainers.spec_strategies import AllReduce, Compression, Strategy, Uncompressed
 from elastrain.trainers.spec_support import contradictions, in_wire_nodes, unsupported, worker_range
 from elastrain.trainers.tree import unit_size
@@ -126,13 +127,6 @@ class Evaluate(Section):
     at_end: bool = Field(default=True, description="Evaluate at the end of the job.")
 
 
-class NonFinite(Section):
-    """What happens to a step whose loss or gradient is not finite."""
-
-    policy: Literal["skip", "fail"] = Field(default="skip", description="Skip the step, or fail the job.")
-    max: Amount = Field(default=10, description="Under skip: how many in a row fail the job.")
-
-
 class JobSpec(Section):
     """What a user submits."""
 
@@ -151,6 +145,7 @@ class JobSpec(Section):
     optimizer: Optimizer = Field(default_factory=AdamSpec, description="The update rule.")
     schedule: Schedule = Field(default_factory=Schedule, description="The learning rate over time.")
     clip_norm: Positive | None = Field(default=None, description="Limit of the gradient's global norm.")
+    clip_value: Positive | None = Field(default=None, description="Limit of each element of the gradient.")
     compression: Compression = Field(
         default_factory=Uncompressed, description="How gradients are compressed on the wire."
     )
@@ -169,6 +164,8 @@ class JobSpec(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="When to save, what to keep.")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When to evaluate.")
     non_finite: NonFinite = Field(default_factory=NonFinite, description="What a non-finite step does.")
+    loss_spike: LossSpike = Field(default_factory=LossSpike, description="What a spike of the loss does.")
+    watch: Watch = Field(default_factory=Watch, description="Norms to measure on request.")
     shuffle: bool = Field(default=True, description="Whether each epoch has an order of its own.")
     requirements: list[str] = Field(default_factory=list, description="pip requirements of the code.")
     image: str | None = Field(default=None, description="Container image for the workers.")
@@ -239,6 +236,7 @@ def spec_digest(spec: JobSpec) -> str:
     """sha256 over what decides the result: equal digests promise equal bits on the same kind of device."""
     dumped = spec.model_dump(mode="json")
     kept = {field: dumped[field] for field in _DECIDES_THE_RESULT}
+    kept |= decisive(spec.clip_value, spec.non_finite, spec.loss_spike)
     kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
     kept |= {"wire_nodes": spec.wire_nodes} if spec.wire_nodes else {}
     kept["resources"] = {field: dumped["resources"][field] for field in ("cpu", "gpu")}
@@ -260,7 +258,6 @@ _DECIDES_THE_RESULT = (
     "epochs",
     "steps",
     "seed",
-    "non_finite",
     "shuffle",
 )
 

@@ -183,6 +183,9 @@ def _aggregate(spec: "JobSpec") -> list[Fault]:
     if spec.strategy.name not in ("all_reduce", "parameter_server"):
         detail = f"moments goes with all_reduce and parameter_server, got {spec.strategy.name}: use gradients"
         faults.append(_fault("/aggregate", detail, "aggregate", "strategy"))
+    if spec.clip_value is not None:
+        detail = f"moments cannot be clipped by value, got {spec.clip_value}: use clip_norm, or gradients"
+        faults.append(_fault("/clip_value", detail, "aggregate", "clip_value"))
     return faults
 
 

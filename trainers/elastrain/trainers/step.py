@@ -16,12 +16,14 @@ import torch
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group
 from elastrain.trainers.cursor import merge
+from elastrain.trainers.layers import due
 from elastrain.trainers.messages import Json
 from elastrain.trainers.moments import squares
 from elastrain.trainers.partials import PassedOn
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader, seed_everything
 from elastrain.trainers.task import loss_of
+from elastrain.trainers.watch import measure
 
 
 def compute(
@@ -100,6 +102,10 @@ class Exchange:
             "sent": self.group.take_sent(),
             "microbatches": list(partial.rows.values()),
         }
+        watch = self.replica.spec.watch
+        if watch.norms != "none" and due(watch.every_steps, self.replica.step):
+            record = merge(self.group.gather_json(entry), self.workers)
+            entry["layers"] = measure(self.replica, self.ownership, self.rank, record)
         return merge(self.group.gather_json(entry), self.workers)
 
     def gather(self) -> None:

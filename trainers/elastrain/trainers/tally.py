@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from elastrain.trainers.balance import Pace
 from elastrain.trainers.cursor import Cursor, Verdict, advance
 from elastrain.trainers.data import Plan
 from elastrain.trainers.facts import event, now
+from elastrain.trainers.layers import Layer, Watcher, metrics
 from elastrain.trainers.membership import Machine
 from elastrain.trainers.messages import Json
 from elastrain.trainers.roster import State
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.stability import Expected
 from elastrain.trainers.stragglers import Change, Stragglers
 from elastrain.trainers.strategies.behind import Behind
 
@@ -36,6 +39,7 @@ class Tally:
         self.pace = Pace()  # how fast each worker computes, as the next opening says it
         self.stragglers = Stragglers()
         self.behind = Behind()
+        self.watcher = Watcher()
         self._shares: dict[str, int] = {}  # worker -> microbatches that it computed of the newest step
         self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_STEPS + 1)  # (s, samples)
         self._shown: dict[str, Json] = {}
@@ -56,6 +60,8 @@ class Tally:
                 shuffle=self.spec.shuffle,
             )
             self.parameters = said["parameters"]
+            layers = said.get("layers", ())
+            self.watcher.layers = [Layer(name, size, int(mask, 16)) for name, size, mask in layers]
 
     def restored(self, cursor: Cursor) -> None:
         self.cursor = cursor
@@ -76,8 +82,9 @@ class Tally:
             return
         scale = 2.0 ** -(self.spec.batch.size - 1).bit_length()
         verdict = Verdict.of(record, scale, self.spec.clip_norm)
-        rate = learning_rate(self.spec, self.cursor.updates, self.plan.total_steps)
-        self.cursor = advance(self.cursor, record, verdict, self.parameters)
+        before, rule = self.cursor, self.spec.loss_spike
+        rate = learning_rate(self.spec, before.updates, self.plan.total_steps, before.rollbacks)
+        self.cursor = advance(before, record, verdict, self.parameters, rule)
         samples = self.plan.samples(record["task"][0] if "task" in record else record["step"])
         self._recent.append((time.monotonic(), samples))
         values = {
@@ -88,6 +95,7 @@ class Tally:
             **({"lr": rate / record.get("slower", 1)} if verdict.applied else {}),
             **self.behind.observe(record),
             **({"samples_per_s": self.speed} if self.speed else {}),
+            **self._norms(record, verdict, scale),
         }
         self.sink(
             {
@@ -103,6 +111,28 @@ class Tally:
             what = "non-finite loss or gradient" if not verdict.finite else "its total weight is 0"
             text = f"step {self.cursor.step} was skipped: {what}{f' ({where})' if where else ''}"
             self.sink(event("step.skipped", text, {"step": self.cursor.step}))
+        if self.cursor.spikes_in_row > before.spikes_in_row == 0:
+            self._spike(before, verdict)
+
+    def _spike(self, before: Cursor, verdict: Verdict) -> None:
+        """The first of a row."""
+        expected, step = Expected.of(before.losses), self.cursor.step
+        limit = expected.limit(self.spec.loss_spike.threshold)
+        usual = f"the median of the last {len(before.losses)} is {expected.median:.4g}"
+        text = f"the loss of step {step} is {verdict.loss:.4g}; {usual}, a spike begins at {limit:.4g}"
+        data = {"step": step, "loss": verdict.loss, "expected": expected.median, "limit": limit}
+        self.sink(event("loss.spike", text, data))
+
+    def _norms(self, record: Json, verdict: Verdict, scale: float) -> dict[str, float]:
+        """What was measured in this step, where the spec asks for it; odd layers are told."""
+        sums = record.get("layers", [])
+        if not sums or not record["weight"]:
+            return {}
+        layers, mean = self.watcher.layers, 1.0 / (scale * record["weight"])
+        norms = [math.sqrt(layer[0]) * mean for layer in sums]
+        for odd in self.watcher.look(record["step"] + 1, norms, int(record["used"], 16)) if layers else ():
+            self.sink(event(odd.type, odd.message, odd.data))
+        return metrics(sums, [layer.name for layer in layers], mean, verdict.applied)
 
     def _watch(self, record: Json, machine: Machine) -> None:
         """Who was how fast, and who is so slow that people should know."""

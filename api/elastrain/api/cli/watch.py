@@ -210,10 +210,13 @@ class Redrawn(Screen):
         return lines
 
 
+_BAD = ("worker.lost", "job.failed", "checkpoint.failed", "rollback", "corruption", "loss.spike")
+
+
 def event_style(event: Mapping[str, Any]) -> str:
     """Losses in red, arrivals in green, the rest dim."""
     kind = str(event["type"])
-    if kind in ("worker.lost", "job.failed", "checkpoint.failed", "rollback", "corruption"):
+    if kind in _BAD:
         return "red"
     return (
         "green"

@@ -1,0 +1,48 @@
+"""How a generation ended for one member, as its report says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastrain.trainers.checkpoint import Snapshots
+from elastrain.trainers.collectives import Broken, Halted
+from elastrain.trainers.digests import Corrupt
+from elastrain.trainers.faults import UserFault, internal
+from elastrain.trainers.judge import Rewound
+from elastrain.trainers.messages import Report
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.restore import BadCheckpoint
+from elastrain.trainers.session import Session
+
+SAVED_S = 30.0  # for what is being uploaded, before an older checkpoint is looked for
+
+
+class Boundary(Exception):
+    """Everyone stopped at this boundary, because a command of the log said so."""
+
+
+def ended(
+    error: Exception, replica: Replica, session: Session, snapshots: Snapshots, generation: int
+) -> Report:
+    """What the coordinator has to know: why it ended, and what is held."""
+    match error:
+        case Boundary():
+            return replica.report(generation, "boundary")
+        case Halted():
+            return replica.report(generation, "halted")
+        case Broken():
+            return replica.report(generation, "broken", str(error))
+        case BadCheckpoint():
+            session.send("bad_checkpoint", step=error.step, file=error.file, why=error.why)
+            return replica.report(generation, "broken", str(error))
+        case Corrupt():
+            replica.forget()
+            corrupt = replica.report(generation, "corrupt", str(error))
+            return replace(corrupt, corrupt=error.found)
+        case Rewound():  # the driver hears of what is saved before it looks for the newest checkpoint
+            snapshots.flush(SAVED_S)
+            return replace(replica.report(generation, "rewound", str(error)), rewind=error.rewind)
+        case UserFault():
+            return replace(replica.report(generation, "fault"), fault=error.fault)
+        case _:
+            return replace(replica.report(generation, "fault"), fault=internal(error))
