@@ -103,8 +103,8 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
     """The commit record of one training step from every member's entry, by rank.
 
     Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, sent: bytes, microbatches: [[j,
-    loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...]}, and
-    where the spec asks for it layers (watch.py).
+    loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...],
+    layers: if the spec asks for them (watch.py)}.
     """
     microbatches = sorted((row, workers[rank]) for rank, e in enumerate(entries) for row in e["microbatches"])
     rows = [row for row, _ in microbatches]
