@@ -7,8 +7,8 @@ has imported the same and built nothing. The formula, with P the size of the par
 microbatches per worker:
 
     parameters P + gradients P (1 + log2 m) + optimizer state 2 P min(1, 2 / workers)
-    + one bucket's partial sums (with peers)
-    + parameters and state 3 P / workers while a checkpoint is written
+    + with peers: the sums of the chunks that it keeps, P min(1, 2 / workers), and one bucket's partial sums
+    + while a checkpoint is written: the state 2 P / workers and, on rank 0, the parameters P, and the file P
 
 Beside that, every worker has activations; they are what forward and backward alone take beyond 2 P.
 """
@@ -86,13 +86,13 @@ def peak(system: System, span_s: float, workers: int) -> Measure:
 
 
 def formula(workers: int, microbatch: int, saving: bool = False) -> float:
-    """MB per worker, as core design section 8 has it, for Adam."""
+    """MB per worker, for Adam (docs/decisions/0029)."""
     mine = BATCH // microbatch / workers
     gradients = P * (1 + math.log2(mine))
     state = 2 * P * min(1.0, 2 / workers)
-    partials = min(BUCKET, P) if workers > 1 else 0.0
-    snapshot = 3 * P / workers if saving else 0.0
-    return P + gradients + state + partials + snapshot
+    reduced = P * min(1.0, 2 / workers) + min(BUCKET, P) if workers > 1 else 0.0
+    snapshot = 2 * P / workers + 2 * P if saving else 0.0
+    return P + gradients + state + reduced + snapshot
 
 
 def report(results: Results, out: Path) -> int:
