@@ -21,6 +21,7 @@ WITH_TORCH = {
     *("memory", "transports", "digests", "tensor_file", "worker", "states"),
     *("moments", "compression", "residuals", "coded", "factors", "powersgd", "reducing"),
     *("ended", "soundness", "watch"),
+    *("formed",),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +15,7 @@ from elastrain.trainers.collectives import Broken, Group
 from elastrain.trainers.partials import Partial
 from elastrain.trainers.reduction import Reduction, square_norm
 from elastrain.trainers.tree import Node, climb, root
+from trainers.room import Room
 
 SPACE = FlatSpace.of([(name, (128,)) for name in "abc"])
 OWN = Ownership.of(SPACE, [Domain(w, w, w) for w in ("w0", "w1")])
@@ -98,42 +98,6 @@ def test_a_peer_that_is_lost_during_backward_does_not_cost_the_microbatch() -> N
     assert bool((next(iter(replica.partial.gradients.parts.values())) == 2.0).all())
 
 
-class Room:
-    """Where members meet who are threads of this process."""
-
-    def __init__(self, world: int) -> None:
-        self.world = world
-        self.said: list[list[list[Tensor]]] = [[] for _ in range(world)]  # by rank, exchange, and receiver
-        self.news = threading.Condition()
-
-    def member(self, rank: int) -> Group:
-        room = self
-
-        class Member(Group):
-            def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Any:
-                turn = len(room.said[rank])
-                with room.news:
-                    room.said[rank].append([torch.empty(0) if s is None else s.clone() for s in sends])
-                    room.news.notify_all()
-
-                class Arrival:
-                    def ready(self) -> bool:
-                        return False
-
-                    def __call__(self) -> list[Tensor]:
-                        with room.news:
-                            assert room.news.wait_for(
-                                lambda: all(len(said) > turn for said in room.said), timeout=10
-                            )
-                        come = [room.said[peer][turn][rank] for peer in range(room.world)]
-                        assert [len(c) for c in come] == list(sizes)
-                        return come
-
-                return Arrival()
-
-        return Member(rank, self.world)
-
-
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize(
     "has", [[[0, 1, 2, 3, 4]], [[0, 1, 2], [3, 4]], [[4], [0, 2], [1, 3]], [[], [0, 1, 2, 3], [4]]]
@@ -142,23 +106,19 @@ def test_every_lane_reaches_its_keepers_with_the_bits_of_the_tree(lanes: int, ha
     world = len(has)
     own = Ownership.of(SPACE, [Domain(f"w{r}", f"w{r}", f"w{r}") for r in range(world)])
     vectors = [torch.randn(lanes * SPACE.size) for _ in range(5)]
-    room, replicas, norms = Room(world), [], []
+    replicas: list[Any] = []
+    norms: list[float] = []
+    for rank in range(world):
+        partial = Partial.of(5, SPACE, Filling(SPACE), lanes=lanes)
+        partial.gradients.parts = climb({Node(j, 1): vectors[j] for j in has[rank]}, 5)
+        replicas.append(SimpleNamespace(partial=partial, reduced={}, model=SimpleNamespace(buffers=[])))
 
-    def reduce(replica: Any, rank: int) -> None:
-        reduction = Reduction(replica, room.member(rank), own, has)
+    def reduce(group: Group) -> None:
+        reduction = Reduction(replicas[group.rank], group, own, has)
         reduction.finish()
         norms.extend(reduction.norms)
 
-    for rank in range(world):
-        partial = Partial.of(5, SPACE, Filling(SPACE), lanes=lanes)
-        leaves = {Node(j, 1): vectors[j] for j in has[rank]}
-        partial.gradients.parts = climb(leaves, 5)
-        replicas.append(SimpleNamespace(partial=partial, reduced={}, model=SimpleNamespace(buffers=[])))
-    threads = [threading.Thread(target=reduce, args=(r, rank)) for rank, r in enumerate(replicas)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    Room(world).all(reduce)
     expected = root({Node(j, 1): v for j, v in enumerate(vectors)}, 5).view(lanes, -1)
     for rank, replica in enumerate(replicas):
         assert sorted(replica.reduced) == sorted(own.held(rank))

@@ -256,10 +256,8 @@ class Attempt:
             data = {**data, "pause_ms": round(pause, 1)}
             self.sink({"kind": "generation", "at": now(), "formed_at": now(), **data})
             self.tally.progress("running", self.machine)
-        if type_ == "worker.lost" and data["worker"] in self.machine.members:
-            rank = self.machine.members.index(data["worker"])
-            message = f"{message} (rank {rank}, after step {self.machine.progress.step})"
-            data = {**data, "rank": rank, "step": self.machine.progress.step}
+        if type_ == "worker.lost":
+            message, data = self.tally.lost(message, data, self.machine)
         if type_ == "rollback":
             self.tally.rolled_back()
         self.sink(event(type_, message, data))

@@ -90,6 +90,11 @@ class FlatSpace:
         window = self.elements(blocks)
         return max(0, int(window.stop - window.start))
 
+    def gaps(self) -> list[slice]:
+        """Elements that belong to no parameter."""
+        edges = [0, *(edge for p in self.pieces for edge in (p.start, p.stop)), self.size]
+        return [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+
     def pieces_in(self, blocks: Range) -> list[tuple[Piece, int, int]]:
         """Parameters that lie in a block range: (piece, first and last+1 element within the parameter)."""
         window = self.elements(blocks)

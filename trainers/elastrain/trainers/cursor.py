@@ -29,11 +29,11 @@ class Counts:
     def of(self, index: int) -> int:
         return self.odd.get(str(index), self.common)
 
-    def advance(self, used: int, parameters: int) -> Counts:
-        """One more update for each parameter whose bit is set in `used`."""
+    def advance(self, used: int, parameters: int, by: int = 1) -> Counts:
+        """One more update, or `by`, for each parameter whose bit is set in `used`."""
         if used == (1 << parameters) - 1 and not self.odd:
-            return Counts(self.common + 1)
-        counts = [self.of(i) + (used >> i & 1) for i in range(parameters)]
+            return Counts(self.common + by)
+        counts = [self.of(i) + by * (used >> i & 1) for i in range(parameters)]
         common = max(set(counts), key=counts.count)
         return Counts(common, {str(i): c for i, c in enumerate(counts) if c != common})
 
@@ -104,7 +104,7 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
 
     Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, sent: bytes, microbatches: [[j,
     loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...],
-    layers: if the spec asks for them (watch.py)}.
+    layers: if the spec asks for them (watch.py), inner: if a microbatch stands for so many updates}.
     """
     microbatches = sorted((row, workers[rank]) for rank, e in enumerate(entries) for row in e["microbatches"])
     rows = [row for row, _ in microbatches]
@@ -126,6 +126,7 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
         "ids": chain,
         "workers": list(workers),
         **({"layers": _layers(entries)} if "layers" in entries[0] else {}),
+        **({"inner": entries[0]["inner"]} if "inner" in entries[0] else {}),
     }
 
 
@@ -177,11 +178,11 @@ def advance(
     if not verdict.applied:
         in_row = cursor.skipped_in_row + (not verdict.finite)
         return replace(moved, skipped=cursor.skipped + 1, skipped_in_row=in_row)
-    used, spiked = int(record["used"], 16), spikes(cursor.losses, verdict.loss, watched)
+    spiked = spikes(cursor.losses, verdict.loss, watched)
     return replace(
         moved,
         updates=cursor.updates + 1,
-        counts=cursor.counts.advance(used, parameters),
+        counts=cursor.counts.advance(int(record["used"], 16), parameters, record.get("inner", 1)),
         skipped_in_row=0,
         proven=cursor.proven if spiked else cursor.step,
         losses=remembered(cursor.losses, verdict.loss, watched),

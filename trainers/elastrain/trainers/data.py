@@ -140,6 +140,14 @@ class Plan:
         """The dataset indices of microbatch j of `step`, in order. Returns (k,) int64."""
         return sample_order(self.seed, self.epoch(step), self.n, self.positions(step, j), self.shuffle)
 
+    def inner_steps(self, step: int) -> int:
+        """How often a parameter that is used is updated in `step`."""
+        return 1
+
+    def first_read(self, step: int, j: int) -> Indices:
+        """The dataset indices that are read first when microbatch j of `step` is computed."""
+        return self.indices(step, j)
+
     def samples_seen(self, step: int) -> int:
         """How many samples the steps before `step` read, counting a sample again in each epoch."""
         epochs, rest = divmod(step, self.steps_per_epoch)

@@ -81,6 +81,23 @@ class FlatModel:
                 hook.remove()
             self.forget_gradients()
 
+    @contextlib.contextmanager
+    def standing_in(self, params: Tensor, buffers: dict[str, Tensor]) -> Iterator[None]:
+        """While it lasts, the module computes with these: params (size,) f32, and buffers as of a step."""
+        base, self.buffers.base = self.buffers.base, buffers
+        self._lie_in(params)
+        try:
+            yield
+        finally:
+            self._lie_in(self.params)
+            self.buffers.base = base
+            self.buffers.reset()
+
+    def _lie_in(self, params: Tensor) -> None:
+        for piece in self.space.pieces:
+            view = params[piece.start : piece.stop].view(piece.shape)
+            self.parameters[piece.index].data = view
+
     def forget_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None

@@ -7,52 +7,30 @@ a generation is opened ─▶ form it ─▶ [ do what is due at this boundary �
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from elastrain.trainers import collectives, digests, restore, soundness, step, watch
-from elastrain.trainers.balance import Balance, begins_with
+from elastrain.trainers.balance import begins_with
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group
 from elastrain.trainers.ended import Boundary, ended
 from elastrain.trainers.evaluate import evaluate_step
 from elastrain.trainers.faults import UserFault, blamed_on_user
+from elastrain.trainers.formed import Generation
 from elastrain.trainers.handover import catch_up, hand_over
 from elastrain.trainers.judge import condemn, doubtful, judge
 from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.parking import parking
 from elastrain.trainers.partials import PassedOn
-from elastrain.trainers.reducing import Reduce, reducer
+from elastrain.trainers.reducing import reducer
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.step import Exchange
-
-
-@dataclass
-class Generation:
-    """One fixed set of members, from forming to breaking."""
-
-    opening: Opening
-    group: Group
-    ownership: Ownership
-    exchange: Exchange
-    reduce: Reduce
-    balance: Balance  # who computes what
-    done: Sequence[Sequence[int]]  # gradients that members kept from a generation that broke
-    log: int = 0  # commands up to this number take effect at this boundary
-    handled: int = 0
-    compared: int = -1  # step
-    sound: int = -1  # step of which it is known that everything is finite
-    owed: bool = False  # a checkpoint that was asked for
-    snapshots: set[int] = field(default_factory=set)  # steps
-
-    @property
-    def number(self) -> int:
-        return self.opening.generation
+from elastrain.trainers.strategies import local_sgd
+from elastrain.trainers.strategies.outer import RoundRule
 
 
 class Trainer:
@@ -62,6 +40,7 @@ class Trainer:
         self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots
     ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
+        self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else step.compute
         self.group: Group | None = None  # of the generation that forms or trains
         self.agreed = -1  # step at which owners and buddies had the same bits for the last time
 
@@ -135,16 +114,17 @@ class Trainer:
         return generation
 
     def _ahead(self, generation: Generation) -> bool:
-        """While chunks change hands, who has the parameters begins the step: one microbatch of it, if it has
-        more to compute than any joiner, which waits for it. What user code raises it raises once more in the
-        step, and is told then: whoever is removed for it may hold now what nobody else has."""
+        """While chunks change hands, who has the parameters begins the step: one microbatch of it (or a part
+        of one), if it has more to compute than any joiner, which waits for it. What user code raises it
+        raises once more in the step, and is told then: whoever is removed for it may hold now what nobody
+        else has."""
         opening, rank = generation.opening, generation.group.rank
         if opening.hold or self.replica.step >= self.replica.plan.total_steps:
             return False
         whole = [worker in opening.whole for worker in opening.workers]
-        first = begins_with(self._todo(generation), whole, rank, self.replica.at_hand().rows)
+        first = begins_with(self._has(generation), whole, rank, self.replica.at_hand().rows)
         try:
-            self._compute(generation, first)
+            self._compute(generation, first, once=True)
             return bool(first)
         except UserFault:
             return False
@@ -153,8 +133,7 @@ class Trainer:
 
     def step(self, generation: Generation) -> None:
         """Gradients, reduce, commit, update, gather."""
-        replica, todo = self.replica, self._todo(generation)
-        has = [[*done, *new] for done, new in zip(generation.done, todo, strict=True)]
+        replica, has = self.replica, self._has(generation)
         rows, rank = replica.at_hand().rows, generation.group.rank
         reduction = generation.reduce(has)
         self._compute(generation, [j for j in has[rank] if j not in rows], reduction.passed_on)
@@ -169,24 +148,31 @@ class Trainer:
             self.session.committed(generation.number, replica.step, record)
         arrive = generation.exchange.start_gather()
         if generation.group.world > 2:  # meanwhile
-            self.reader.prefetch(replica.plan, replica.step, todo[rank])
+            self.reader.prefetch(replica.plan, replica.step, has[rank])
         arrive()
 
-    def _todo(self, generation: Generation) -> list[list[int]]:
-        """The microbatches of this step that each rank has to compute."""
-        return generation.balance.deal(self.replica.count, generation.done, self.replica.unit)
+    def _has(self, generation: Generation) -> list[list[int]]:
+        """The microbatches of this step that each rank will have: what it kept, and what it is to compute."""
+        dealt = generation.balance.deal(self.replica.count, generation.done, self.replica.unit)
+        return [[*done, *new] for done, new in zip(generation.done, dealt, strict=True)]
 
     def _compute(
-        self, generation: Generation, microbatches: list[int], passed_on: PassedOn | None = None
+        self,
+        generation: Generation,
+        microbatches: list[int],
+        passed_on: PassedOn | None = None,
+        once: bool = False,
     ) -> None:
-        """passed_on: is told which sums are final with the last microbatch, while its backward goes on."""
+        """passed_on: is told which sums are final with the last microbatch, while its backward goes on. once:
+        where a microbatch has several parts, only the next one."""
         at = self.replica.step
         for microbatch in microbatches:
-            self.session.check(generation.number)
-            self.session.began(at, microbatch)
-            with blamed_on_user("compute", at, microbatch):
-                last = passed_on if microbatch == microbatches[-1] else None
-                step.compute(self.replica, self.reader, at, microbatch, last)
+            last, done = passed_on if microbatch == microbatches[-1] else None, False
+            while not done:
+                self.session.check(generation.number)
+                self.session.began(at, microbatch)
+                with blamed_on_user("compute", at, microbatch):
+                    done = self.compute(self.replica, self.reader, at, microbatch, last) or once
 
     # ---- at a boundary ----------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class Machine:
     def _heard(self, worker: Worker, event: Event) -> None:
         match event:
             case m.Began(_, step, microbatch):
-                worker.began = (step, microbatch)
+                worker.begin(step, microbatch)
             case m.Warm(_, blocks):
                 self.progress.blocks = blocks
                 self.fleet.warm(worker)

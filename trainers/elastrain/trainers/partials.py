@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,8 +53,8 @@ class GradientSums:
         self, microbatch: int, *, early: bool, passed_on: PassedOn | None, fill: Fill | None = None
     ) -> Addend:
         """early: add and pass on each bucket as soon as it is complete, rather than all of them at the end.
-        passed_on: is told the position of each bucket whose sums are final. fill: needed if there are more
-        lanes than one."""
+        passed_on: is told the position of each bucket whose sums are final. fill: makes the other lanes; else
+        whoever opens it writes `vector`."""
         self._open = Addend(self, microbatch, early, passed_on, fill)
         return self._open
 
@@ -73,15 +74,11 @@ class Addend:
         passed_on: PassedOn | None,
         fill: Fill | None = None,
     ) -> None:
-        assert (fill is None) is (sums.lanes == 1)
         self.sums, self.early, self.passed_on, self.fill = sums, early, passed_on, fill
         self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count, sums.ceiling)
         self.vector = blank(sums.lanes * sums.space.size, torch.float32)
-        at = 0
-        for piece in sums.space.pieces:  # the gaps between parameters
-            self.vector[at : piece.start].zero_()
-            at = piece.stop
-        self.vector[at : sums.space.size].zero_()
+        for gap in sums.space.gaps():
+            self.vector[gap].zero_()
         self.total = self.vector  # the vector in which the sum comes to lie: the leftmost one
         for sibling in self.meets:
             self.total = sums.parts[sibling] if sibling.is_left else self.total
@@ -155,6 +152,7 @@ class Partial:
     rows: dict[int, list[float | str]] = field(default_factory=dict)  # microbatch -> its row of the record
     used: int = 0
     others: dict[str, Tensor] = field(default_factory=dict)
+    under_way: dict[int, Any] = field(default_factory=dict)  # microbatch -> what is done of it, and is kept
 
     @classmethod
     def of(

@@ -12,19 +12,21 @@ from torch import Tensor, nn
 from elastrain.trainers import residuals
 from elastrain.trainers.chunks import Filling, Ownership
 from elastrain.trainers.compression import codec
-from elastrain.trainers.cursor import Cursor, Verdict, advance
-from elastrain.trainers.data import EvalPlan, Plan
+from elastrain.trainers.cursor import Counts, Cursor, Verdict, advance
+from elastrain.trainers.data import EvalPlan
 from elastrain.trainers.factors import Layout, Q
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.messages import Json, Range, Report
 from elastrain.trainers.moments import AdamOfMoments
 from elastrain.trainers.optimizers import Rule, rule
 from elastrain.trainers.partials import Partial
+from elastrain.trainers.rounds import plan_of, scale_of, verdict_of
 from elastrain.trainers.samples import seed_everything
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import AdamSpec, AdamWSpec, JobSpec
-from elastrain.trainers.spec_strategies import PowerSGD
+from elastrain.trainers.spec_strategies import LocalSGD, PowerSGD
 from elastrain.trainers.states import ChunkStates
+from elastrain.trainers.strategies.outer import RoundRule
 from elastrain.trainers.task import Task
 from elastrain.trainers.tree import unit_size
 
@@ -45,6 +47,8 @@ def update_rule(spec: JobSpec) -> Rule:
     adam = spec.optimizer if isinstance(spec.optimizer, AdamSpec | AdamWSpec) else None
     if spec.aggregate == "moments" and adam is not None:
         return AdamOfMoments(adam)
+    if isinstance(spec.strategy, LocalSGD):
+        return RoundRule(rule(spec.optimizer), spec.strategy.outer)
     return rule(spec.optimizer)
 
 
@@ -64,15 +68,7 @@ class Replica:
 
     def __init__(self, spec: JobSpec, task: Task, model: FlatModel, train_size: int, val_size: int) -> None:
         self.spec, self.task, self.model = spec, task, model
-        self.plan = Plan(
-            train_size,
-            spec.batch.size,
-            spec.batch.microbatch,
-            epochs=spec.epochs,
-            steps=spec.steps,
-            seed=spec.seed,
-            shuffle=spec.shuffle,
-        )
+        self.plan = plan_of(spec, train_size)
         self.eval_plan = EvalPlan(val_size, spec.batch.size, spec.batch.microbatch) if val_size else None
         self.rule = update_rule(spec)
         self.unit = unit_size(spec.microbatches, spec.wire_nodes) if spec.wire_nodes else 1  # microbatches
@@ -81,8 +77,10 @@ class Replica:
         feedback = packing is not None and packing.feedback
         left_out = residuals.slots(spec.microbatches, self.unit) if feedback else []
         self.states = ChunkStates(model.space, self.rule, left_out)
-        # A power of two: multiplying with it and dividing by it again changes no bit.
-        self.scale = 2.0 ** -(spec.batch.size - 1).bit_length()
+        inner = self.rule.inner.slots if isinstance(self.rule, RoundRule) else ()
+        # optimizer state that everybody has whole, as the parameters: slot -> (size,) f32
+        self.gathered = {slot: self.rule.init(slot, model.params) for slot in inner}
+        self.scale = scale_of(self.plan.batch)
         self.cursor: Cursor | None = None  # None: nothing is held
         self.record: Json | None = None
         self.whole = False
@@ -124,9 +122,10 @@ class Replica:
     def report(self, generation: int, why: str, detail: str = "") -> Report:
         if self.cursor is None:
             return Report(generation, why, -1, detail=detail)  # type: ignore[arg-type]
-        if self.partial is not None:
-            self.partial.keep_whole(self.unit)
-        done = tuple(sorted(self.partial.rows)) if self.partial is not None else ()
+        partial = self.partial
+        if partial is not None:
+            partial.keep_whole(self.unit)
+        done = tuple(sorted({*partial.rows, *partial.under_way})) if partial is not None else ()
         return Report(
             generation,
             why,  # type: ignore[arg-type]
@@ -143,7 +142,7 @@ class Replica:
     # ---- the update -------------------------------------------------------------------------
 
     def verdict(self, record: Json) -> Verdict:
-        return Verdict.of(record, self.scale, self.spec.clip_norm)
+        return verdict_of(self.spec, self.plan, record)
 
     def moved(self, cursor: Cursor, record: Json, verdict: Verdict) -> Cursor:
         """Where the record leads to from `cursor`."""
@@ -183,10 +182,11 @@ class Replica:
 
     def update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:
         """The rule on one chunk, in runs of elements whose parameters have the same count and decay."""
-        rate, limit = self.rate(after), self.spec.clip_value
+        rate = self.rate(after)
+        limit = None if isinstance(self.rule, RoundRule) else self.spec.clip_value  # there of inner gradients
         origin = self.model.space.elements(chunk).start
         state = self.states.read(chunk)
-        for window, count, decay in self._runs(chunk, used, after):
+        for window, count, decay in self.runs(chunk, used, after.counts):
             part = slice(window.start - origin, window.stop - origin)
             means = sums[:, part].mul_(verdict.factor)
             if len(means) > 1 and verdict.clip < 1.0:
@@ -202,7 +202,8 @@ class Replica:
                 decay,
             )
 
-    def _runs(self, chunk: Range, used: int, after: Cursor) -> list[tuple[slice, int, float]]:
+    def runs(self, chunk: Range, used: int, counts: Counts) -> list[tuple[slice, int, float]]:
+        """Elements of a chunk whose parameters are updated, in runs of the same count and weight decay."""
         space, spec = self.model.space, self.spec.optimizer
         window = space.elements(chunk)
         runs: list[tuple[slice, int, float]] = []
@@ -213,12 +214,18 @@ class Replica:
             if start >= stop or not used >> piece.index & 1:
                 continue
             decays = spec.weight_decay_1d or len(piece.shape) > 1
-            key = (after.counts.of(piece.index), spec.weight_decay if decays else 0.0)
+            key = (counts.of(piece.index), spec.weight_decay if decays else 0.0)
             if runs and runs[-1][0].stop == start and runs[-1][1:] == key:
                 runs[-1] = (slice(runs[-1][0].start, stop), *key)
             else:
                 runs.append((slice(start, stop), *key))
         return runs
+
+    def spread(self) -> None:
+        """State that everybody has whole: what is kept here goes to its place in it."""
+        for blocks, state in self.states.pieces.items() if self.gathered else ():
+            for slot, whole in self.gathered.items():
+                whole[self.model.space.elements(blocks)] = state[slot]
 
     # ---- beginnings -------------------------------------------------------------------------
 
@@ -243,5 +250,7 @@ class Replica:
         self.cursor, self.record, self.whole = Cursor(), None, True
         self.common = self._common_of_seed()
         self.states.pieces = {}
+        for slot, whole in self.gathered.items():
+            whole.copy_(self.rule.init(slot, whole))
         for chunk in ownership.held(rank):
             self.states.put(chunk, self.states.fresh(chunk))

@@ -48,7 +48,7 @@ class Report:
     record: Json | None = None  # the commit record that led to `step`
     held: tuple[Range, ...] = ()  # blocks whose optimizer state is here
     whole: bool = False  # every parameter is here, at `step`
-    done: tuple[int, ...] = ()  # microbatches of `step` whose gradients are here
+    done: tuple[int, ...] = ()  # microbatches of `step` whose gradients are here, or which go on here
     fault: Fault | None = None
     detail: str = ""
     corrupt: Disagreement | None = None

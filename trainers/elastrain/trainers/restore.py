@@ -158,6 +158,8 @@ def _take_state(replica: Replica, ranges: list[tuple[str, int, int]], state: dic
     at = dict.fromkeys(known, 0)
     for name, a, b in ranges:
         first = starts[name] + a
+        for slot, whole in replica.gathered.items():
+            whole[first : first + b - a] = state[slot][at[slot] : at[slot] + b - a]
         for blocks, held in replica.states.pieces.items():
             window = space.elements(blocks)
             lo, hi = max(first, window.start), min(first + b - a, window.stop)

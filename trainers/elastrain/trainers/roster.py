@@ -36,8 +36,17 @@ class Worker:
     warned: bool = False  # people were told that it says nothing
     idle: bool = False  # did everything that was due and waits to be ended
     began: tuple[int, int] | None = None  # (step, microbatch) it announced last
+    begun: int = 0  # so often for this step
     report: Report | None = None
     joined_step: int | None = None
+
+    def begin(self, step: int, microbatch: int) -> None:
+        """It announces a microbatch, or the next part of one."""
+        self.begun = self.begun_at(step) + 1
+        self.began = (step, microbatch)
+
+    def begun_at(self, step: int) -> int:
+        return self.begun if self.began is not None and self.began[0] == step else 0
 
     @property
     def counts(self) -> bool:

@@ -56,7 +56,7 @@ class SampleReader:
         once more when it is really read, and is told then."""
         if step >= plan.total_steps or not microbatches or microbatches[0] >= plan.count(step):
             return
-        epoch, indices = plan.epoch(step), plan.indices(step, microbatches[0])
+        epoch, indices = plan.epoch(step), plan.first_read(step, microbatches[0])
         with contextlib.suppress(Exception):
             self._ahead = (("train", epoch, indices.tobytes()), self.read("train", epoch, indices))
 

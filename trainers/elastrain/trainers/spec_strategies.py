@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_serializer
 
-from elastrain.trainers.spec_fields import Amount, Count, Json, Positive, Section
+from elastrain.trainers.spec_fields import Amount, Count, Fraction, Positive, Section
 
 
 class AllReduce(Section):
@@ -20,12 +20,31 @@ class ParameterServer(Section):
     staleness: Count | None = Field(default=0, description="Versions a gradient may be behind; null: any.")
 
 
+class Outer(Section):
+    """What is done with the average of the replicas: gradient descent, with how far they went as gradient."""
+
+    lr: Positive = Field(default=1.0, description="Outer learning rate; 1: the average itself.")
+    momentum: Fraction = Field(default=0.0, description="Outer momentum factor.")
+    nesterov: bool = Field(default=False, description="Nesterov momentum, as DiLoCo has it.")
+
+
+def _preset(value: Any) -> Any:
+    if value == "average":
+        return {}
+    return {"lr": 0.7, "momentum": 0.9, "nesterov": True} if value == "diloco" else value
+
+
 class LocalSGD(Section):
-    """Workers train by themselves for some steps, then average."""
+    """Logical replicas train by themselves for some steps, then are averaged: one round is a step."""
 
     name: Literal["local_sgd"] = Field(default="local_sgd", description="Which strategy.")
-    local_steps: Amount = Field(default=1, description="Steps between two averages.")
-    outer: dict[str, Json] = Field(default_factory=dict, description="The outer optimizer.")
+    local_steps: Amount = Field(default=1, description="Inner steps of each replica between two averages.")
+    replicas: Amount | None = Field(
+        default=None, description="Replicas, however many workers; null: as many as microbatches in a batch."
+    )
+    outer: Annotated[Outer, BeforeValidator(_preset)] = Field(
+        default_factory=Outer, description="The outer optimizer; average and diloco are short for one."
+    )
 
 
 class Gossip(Section):

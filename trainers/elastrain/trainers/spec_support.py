@@ -26,7 +26,7 @@ class Fault:
 
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
-    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression)
+    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression, _local_sgd)
     return [fault for check in checks for fault in check(spec)]
 
 
@@ -81,7 +81,7 @@ def _is(wanted: object) -> Callable[[Any], bool]:
 
 _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
-    ("strategy.name", _is("all_reduce"), "use all_reduce"),
+    ("strategy.name", lambda name: name in ("all_reduce", "local_sgd"), "use all_reduce or local_sgd"),
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
     ("resources.accelerator", _is(None), "leave it out"),
@@ -186,6 +186,33 @@ def _aggregate(spec: "JobSpec") -> list[Fault]:
     if spec.clip_value is not None:
         detail = f"moments cannot be clipped by value, got {spec.clip_value}: use clip_norm, or gradients"
         faults.append(_fault("/clip_value", detail, "aggregate", "clip_value"))
+    return faults
+
+
+def _local_sgd(spec: "JobSpec") -> list[Fault]:
+    strategy, faults = spec.strategy, []
+    if strategy.name != "local_sgd" or spec.batch.size % spec.batch.microbatch:
+        return []
+    replicas = strategy.replicas or spec.microbatches
+    if spec.microbatches % replicas:
+        fit = ", ".join(str(n) for n in range(1, spec.microbatches + 1) if spec.microbatches % n == 0)
+        detail = (
+            f"{replicas} replicas cannot share the {spec.microbatches} microbatches of an inner step equally "
+            f"(batch.size / batch.microbatch): use one of {fit}"
+        )
+        faults.append(_fault("/strategy/replicas", detail, "strategy", "batch"))
+    elif spec.workers.max > replicas:
+        detail = (
+            f"{spec.workers.max} workers are more than the {replicas} replicas of local_sgd, and one is "
+            f"computed by one worker: use workers.max up to {replicas}, or more replicas"
+        )
+        faults.append(_fault("/workers/max", detail, "workers", "strategy", "batch"))
+    if spec.wire_nodes is not None:
+        detail = f"local_sgd sums over its replicas, got {spec.wire_nodes}: leave it out, and use replicas"
+        faults.append(_fault("/wire_nodes", detail, "wire_nodes", "strategy"))
+    if strategy.outer.nesterov and not strategy.outer.momentum:
+        detail = "needs outer.momentum above 0, got 0: DiLoCo has 0.9"
+        faults.append(_fault("/strategy/outer/nesterov", detail, "strategy"))
     return faults
 
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ from elastrain.trainers.moments import squares
 from elastrain.trainers.partials import PassedOn
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader, seed_everything
-from elastrain.trainers.task import loss_of
+from elastrain.trainers.task import Loss, loss_of
 from elastrain.trainers.watch import measure
 
 
@@ -32,8 +33,8 @@ def compute(
     step: int,
     microbatch: int,
     passed_on: PassedOn | None = None,
-) -> None:
-    """The gradient of one microbatch, added to what this worker has of the step.
+) -> bool:
+    """The gradient of one microbatch, added to what this worker has of the step. Returns True: it is done.
 
     passed_on: is told each bucket whose sums are final, while backward goes on with the next.
     """
@@ -42,12 +43,7 @@ def compute(
     started = time.perf_counter()
     indices = replica.plan.indices(step, microbatch)
     batch = reader.read("train", replica.plan.epoch(step), indices)
-    model.buffers.reset()
-    model.module.train()
-    seed_everything(replica.spec.seed, step, microbatch)
-    model.forget_gradients()
-    with precision(replica):
-        loss = loss_of(replica.task, model.module, batch)
+    loss = forward(replica, batch, step, microbatch)
     weight = float(loss.weight)  # user code may raise in it: not when the sums are half added to
     fill = squares(replica.scale, weight) if partial.gradients.lanes > 1 else None
     early = replica.each_once is True
@@ -73,6 +69,18 @@ def compute(
         ids,
         model.buffers.others_digest(),
     ]
+    return True
+
+
+def forward(replica: Replica, batch: Any, *place: int) -> Loss:
+    """The loss of a batch, from the buffers as of the step. place: what seeds the generators."""
+    model = replica.model
+    model.buffers.reset()
+    model.module.train()
+    seed_everything(replica.spec.seed, *place)
+    model.forget_gradients()
+    with precision(replica):
+        return loss_of(replica.task, model.module, batch)
 
 
 @contextlib.contextmanager
@@ -94,6 +102,7 @@ class Exchange:
         summed gradient, per owned block."""
         partial = self.replica.partial
         assert partial is not None
+        inner = self.replica.plan.inner_steps(self.replica.step)
         entry = {
             "step": self.replica.step,
             "log": log,
@@ -101,6 +110,7 @@ class Exchange:
             "used": f"{partial.used:x}",
             "sent": self.group.take_sent(),
             "microbatches": list(partial.rows.values()),
+            **({"inner": inner} if inner > 1 else {}),
         }
         watch = self.replica.spec.watch
         if watch.norms != "none" and due(watch.every_steps, self.replica.step):
@@ -109,29 +119,31 @@ class Exchange:
         return merge(self.group.gather_json(entry), self.workers)
 
     def gather(self) -> None:
-        """Everybody gets the chunks that it does not keep, from their owners."""
+        """Everybody gets the chunks that it does not keep, from their owners: parameters, and what else of
+        their state is common."""
         self.start_gather()()
 
     def start_gather(self) -> Callable[[], None]:
         """As `gather`, begun now and finished by calling what is returned."""
+        self.replica.spread()
         if self.ownership.shared:
             self.replica.whole = True
             return lambda: None
-        own, space, params = self.ownership, self.ownership.space, self.replica.model.params
-        buddy = own.buddy[self.rank]
-        mine = torch.cat([params[space.elements(c)] for c in own.owned(self.rank)])
+        own, space, buddy = self.ownership, self.ownership.space, self.ownership.buddy[self.rank]
+        vectors = [self.replica.model.params, *self.replica.gathered.values()]
+        mine = torch.cat([v[space.elements(c)] for c in own.owned(self.rank) for v in vectors])
         sends = [None if r in (self.rank, buddy) else mine for r in range(self.world)]
         kept = {self.rank, *own.kept_for(self.rank)}
-        sizes = [0 if r in kept else sum(space.length(c) for c in own.owned(r)) for r in range(self.world)]
+        elements = [0 if r in kept else sum(map(space.length, own.owned(r))) for r in range(self.world)]
+        sizes = [len(vectors) * n for n in elements]
         arrival = self.group.start_exchange(sends, sizes, torch.float32)
 
         def finish() -> None:
             arrived = arrival()
             for owner in (r for r in range(self.world) if r not in kept):
                 at = 0
-                for chunk in own.owned(owner):
-                    window = space.elements(chunk)
-                    params[window] = arrived[owner][at : at + space.length(chunk)]
+                for vector, chunk in ((v, c) for c in own.owned(owner) for v in vectors):
+                    vector[space.elements(chunk)] = arrived[owner][at : at + space.length(chunk)]
                     at += space.length(chunk)
             self.replica.whole = True
 

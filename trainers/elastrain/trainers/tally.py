@@ -15,6 +15,7 @@ from elastrain.trainers.layers import Layer, Watcher, metrics
 from elastrain.trainers.membership import Machine
 from elastrain.trainers.messages import Json
 from elastrain.trainers.roster import State
+from elastrain.trainers.rounds import plan_of, scale_of, verdict_of
 from elastrain.trainers.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.stability import Expected
@@ -49,16 +50,7 @@ class Tally:
     def learn(self, said: Json) -> None:
         """Sizes, from the first worker that is warm. Raises EmptyDataset."""
         if self.plan is None:
-            batch = self.spec.batch
-            self.plan = Plan(
-                said["train_size"],
-                batch.size,
-                batch.microbatch,
-                epochs=self.spec.epochs,
-                steps=self.spec.steps,
-                seed=self.spec.seed,
-                shuffle=self.spec.shuffle,
-            )
+            self.plan = plan_of(self.spec, said["train_size"])
             self.parameters = said["parameters"]
             layers = said.get("layers", ())
             self.watcher.layers = [Layer(name, size, int(mask, 16)) for name, size, mask in layers]
@@ -80,8 +72,7 @@ class Tally:
             return
         if record["step"] != self.cursor.step or self.plan is None:
             return
-        scale = 2.0 ** -(self.spec.batch.size - 1).bit_length()
-        verdict = Verdict.of(record, scale, self.spec.clip_norm)
+        verdict = verdict_of(self.spec, self.plan, record)
         before, rule = self.cursor, self.spec.loss_spike
         rate = learning_rate(self.spec, before.updates, self.plan.total_steps, before.rollbacks)
         self.cursor = advance(before, record, verdict, self.parameters, rule)
@@ -95,7 +86,7 @@ class Tally:
             **({"lr": rate / record.get("slower", 1)} if verdict.applied else {}),
             **self.behind.observe(record),
             **({"samples_per_s": self.speed} if self.speed else {}),
-            **self._norms(record, verdict, scale),
+            **self._norms(record, verdict, scale_of(self.plan.batch)),
         }
         self.sink(
             {
@@ -265,6 +256,18 @@ class Tally:
             self.replaced += 1
             text = f"{worker_id} is started in place of {before[-1]}"
             self.sink(event("worker.replaced", text, {"worker": worker_id, "replaces": before[-1]}))
+
+    def lost(self, text: str, data: Json, machine: Machine) -> tuple[str, Json]:
+        """What is said of a worker that is lost: where it was as a member, and with local_sgd what it costs.
+        The others may have formed a generation without it by now."""
+        worker, step = machine.roster.workers[data["worker"]], machine.progress.step
+        if worker.id in machine.members:
+            rank = machine.members.index(worker.id)
+            text, data = f"{text} (rank {rank}, after step {step})", {**data, "rank": rank, "step": step}
+        if self.spec.strategy.name != "local_sgd" or worker.joined_step is None:
+            return text, data
+        begun = worker.begun_at(step)
+        return f"{text}; at most {begun} inner steps are computed again", {**data, "inner_steps": begun}
 
     def all_ended(self, machine: Machine) -> None:
         """Every process is gone."""

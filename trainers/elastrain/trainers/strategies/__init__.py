@@ -1,0 +1,1 @@
+"""Strategies that are more than an update rule, one file each."""
