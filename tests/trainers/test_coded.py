@@ -199,7 +199,30 @@ def test_a_step_that_is_skipped_leaves_what_was_left_out_before_it(compression: 
     assert all(torch.equal(team.replicas[0].common[n], v) for n, v in common.items())
     alone = Team(1, compression).steps(2)
     alone.step(finite=False)
+    alone.regroup()  # who computes a wire node asks its owner, and the team does not have to
     assert same(team.steps(1).state, alone.steps(1).state)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
+@pytest.mark.parametrize("compression", SCHEMES, ids=NAMES)
+def test_a_gradient_that_is_not_finite_or_becomes_so_skips_the_step_and_spoils_no_residual(
+    compression: Any, bad: float
+) -> None:
+    team = Team(2, compression).steps(2)
+    before, gradient = team.state, team.gradient
+
+    def spoilt(step: int, microbatch: int) -> Tensor:
+        return gradient(step, microbatch) + (bad if microbatch == 5 else 0.0)
+
+    team.gradient = spoilt  # type: ignore[method-assign]
+    team.step()
+    cursor = team.replicas[0].cursor
+    assert cursor is not None
+    if cursor.skipped:
+        assert same(team.state, before)
+    else:
+        assert bad == 1e38 and compression != "fp16", "bf16 and scales reach as far as fp32"
+    assert all(bool(t.float().isfinite().all()) for t in team.state.values())
 
 
 @pytest.mark.parametrize("compression", SCHEMES, ids=NAMES)

@@ -148,7 +148,7 @@ def _wire_nodes(spec: "JobSpec") -> list[Fault]:
     if most > nodes:
         detail = (
             f"{most} workers are more than the {nodes} parts of a step's sum, one for each "
-            f"(allowed: {_allowed(spec)}); for more submit another job"
+            f"(allowed: {_allowed(spec)}); for more submit another job, with wire_nodes: null"
         )
         return [_fault("/workers/max", detail, "workers", "wire_nodes")]
     return []
