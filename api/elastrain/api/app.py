@@ -35,8 +35,9 @@ def create_app(control: Control) -> FastAPI:
     if control.tracing.on:
         app.add_middleware(Traced, tracing=control.tracing)
     errors.install(app)
-    app.include_router(health.router)
+    # asked in this order for each request: those that are asked most come first
     app.include_router(driver.router, prefix="/v1")
     for part in (jobs, feeds, checkpoints, packages, projects, cluster):
         app.include_router(part.router, prefix="/v1", dependencies=[documented])
+    app.include_router(health.router)
     return app

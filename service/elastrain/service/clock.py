@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -21,6 +22,7 @@ class SystemClock:
         return time.time()
 
 
+@lru_cache(maxsize=4096)  # a job shows the same moment several times, and pages show the same jobs
 def rfc3339(at_s: float | None) -> str | None:
     """Seconds since the epoch as 2026-01-31T12:00:00.123Z; None stays None."""
     if at_s is None:

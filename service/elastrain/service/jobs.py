@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 
 class Status(StrEnum):
@@ -197,6 +198,11 @@ def advance(status: Status, signal: Signal) -> Move | None:
 
 def allowed_actions(status: Status, desired: Desired = Desired.RUN) -> list[str]:
     """What a user can ask for now, as names of the API's actions; `scale` is a PATCH."""
+    return list(_allowed(status, desired))
+
+
+@cache
+def _allowed(status: Status, desired: Desired) -> tuple[str, ...]:
     able = {action: advance(status, signal) is not None for action, signal in ASKS.items()}
     if status is Status.PAUSING:  # a pause can be taken back, and a preemption be made a pause
         able |= {"pause": desired is not Desired.PAUSE, "resume": desired is Desired.PAUSE}
@@ -206,7 +212,7 @@ def allowed_actions(status: Status, desired: Desired = Desired.RUN) -> list[str]
         "clone": True,
         "delete": status in ENDED,
     }
-    return [action for action in able if able[action]]
+    return tuple(action for action in able if able[action])
 
 
 def attempt_signal(status: Status, desired: Desired, outcome: str | None, by: str | None) -> Signal:

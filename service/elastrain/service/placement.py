@@ -47,7 +47,7 @@ class Placement:
             known = facts.read(tx, now, self._known, breathe)
         made = self._plan(known, nodes, error, now, breathe)
         breathe()
-        wanted = {id: answer for id, answer in made.answers.items() if _differs(known, id, answer)}
+        wanted = _news(known, made.answers)
         if not admitting:
             wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
         if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
@@ -99,13 +99,22 @@ class Placement:
         return started
 
 
-def _differs(known: facts.Facts, id: str, answer: Answer) -> bool:
-    """Whether there is something to write."""
-    if isinstance(answer, Wait):
-        row = known.waiting[id]
-        return (row.reason, row.message, row.short_of) != _waiting(row.reason, answer)
-    before = known.active[id].workers_target if id in known.active else 0
-    return isinstance(answer, Preempt) or answer.workers != before
+def _news(known: facts.Facts, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    """Those answers with which there is something to write."""
+    found: dict[str, Answer] = {}
+    told: dict[tuple[Wait, str, str | None, int], bool] = {}  # thousands wait alike, and say so already
+    for id, answer in answers.items():
+        if isinstance(answer, Wait):
+            row = known.waiting[id]
+            kind = (answer, row.reason, row.message, row.short_of)
+            if (new := told.get(kind)) is None:
+                new = told[kind] = kind[1:] != _waiting(row.reason, answer)
+        else:
+            before = known.active[id].workers_target if id in known.active else 0
+            new = isinstance(answer, Preempt) or answer.workers != before
+        if new:
+            found[id] = answer
+    return found
 
 
 def _waiting(before: str, answer: Wait) -> tuple[Reason, str, int]:

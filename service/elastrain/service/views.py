@@ -33,8 +33,7 @@ class JobViews:
         self._dashboard_url = dashboard_url
         self._retention = retention
         self._clock = clock
-        self._plan = PlanRow(0, 0.0, [], None)
-        self._places: dict[str, int] = {}
+        self._plan: tuple[PlanRow, dict[str, int]] = PlanRow(0, 0.0, [], None), {}
 
     def one(self, tx: Tx, row: JobRow) -> Json:
         return self.many(tx, [row])[0]
@@ -56,8 +55,13 @@ class JobViews:
         ]
 
     def fresh(self, tx: Tx, row: JobRow) -> Json:
-        """A job that this transaction has inserted."""
-        shown = _core(row, self.queue(tx), fresh.history(row))
+        """A job that this transaction has inserted. Its place may be one too many, if the plan was made in
+        the very moment in which others came.
+        """
+        plan, places = self._planned(tx)
+        last = len(places) + jobs.queued_before(tx, plan.at, row) + 1
+        queue = Queue(places, {row.id: last}, plan.first)
+        shown = _core(row, queue, fresh.history(row))
         return {**shown, "metrics": {"latest": {}}, **self._of_attempt(None)}
 
     def _notices(self, tx: Tx, rows: Sequence[JobRow]) -> dict[str, list[str]]:
@@ -69,12 +73,17 @@ class JobViews:
 
     def queue(self, tx: Tx) -> Queue:
         """As it was planned last, with those behind that were queued since."""
-        if plans.version(tx) != self._plan.version:
-            self._plan = plans.read(tx)
-            self._places = {id: place for place, id in enumerate(self._plan.queue, start=1)}
-        newer = [id for id in jobs.queued_since(tx, self._plan.at) if id not in self._places]
-        more = {id: place for place, id in enumerate(newer, start=len(self._places) + 1)}
-        return Queue(self._places, more, self._plan.first)
+        plan, places = self._planned(tx)
+        newer = [id for id in jobs.queued_since(tx, plan.at) if id not in places]
+        more = {id: place for place, id in enumerate(newer, start=len(places) + 1)}
+        return Queue(places, more, plan.first)
+
+    def _planned(self, tx: Tx) -> tuple[PlanRow, dict[str, int]]:
+        """The newest plan, and {job: its place in it, from 1}."""
+        if plans.version(tx) != self._plan[0].version:
+            plan = plans.read(tx)
+            self._plan = plan, {id: place for place, id in enumerate(plan.queue, start=1)}
+        return self._plan
 
     def _of_attempt(self, attempt: AttemptRow | None) -> Json:
         """What the newest attempt adds: where Ray shows it, and once it is over, what is known of its end."""

@@ -15,6 +15,7 @@ from elastrain.service.scheduling.asks import Ask, Node, Policy, Resources, Stag
 # 0.1 + 0.2 CPUs are 0.3
 EPSILON = 1e-6
 NOW, SOON = 0, 1
+Shape = tuple[tuple[str, float], ...]  # of a group
 BOTH = (NOW, SOON)
 NOWHERE = -1  # the place of a group that no node has room for, for instance since its node was lost
 
@@ -38,7 +39,9 @@ class Room:
         self._index = {node.id: at for at, node in enumerate(nodes)}
         self._used: tuple[Usage, Usage] = (Usage(), Usage())
         # how many such groups each node holds, kept up to date: (group, pools) -> by node
-        self._counts: dict[tuple[tuple[tuple[str, float], ...], tuple[int, ...]], list[int]] = {}
+        self._counts: dict[tuple[Shape, tuple[int, ...]], list[int]] = {}
+        # and how many it would hold if it were empty: group -> by node
+        self._whole_counts: dict[Shape, list[int]] = {}
         self.groups: dict[str, list[int]] = {}  # job -> where its groups are that stay
         self._drivers: dict[str, list[int]] = {}
         active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
@@ -90,13 +93,23 @@ class Room:
 
     def empty(self, ask: Ask, groups: int) -> int:
         """How many of these groups could be placed if nothing else ran, up to `groups`."""
-        whole = [dict(node) for node in self.whole]
-        if self.driver:
-            at = max(range(len(whole)), key=lambda at: whole[at].get("CPU", 0.0), default=NOWHERE)
-            if at == NOWHERE or not count(whole[at], self.driver):
-                return 0
-            whole[at]["CPU"] -= self.driver["CPU"]
-        return min(groups, sum(count(node, ask.group) for node in whole)) if ask.group else groups
+        counts = self._empty(ask.group) if ask.group else None
+        if not self.driver:
+            return groups if counts is None else min(groups, sum(counts))
+        at = max(range(len(self.whole)), key=lambda at: self.whole[at].get("CPU", 0.0), default=NOWHERE)
+        if at == NOWHERE or not count(self.whole[at], self.driver):
+            return 0
+        if counts is None:
+            return groups
+        beside = {**self.whole[at], "CPU": self.whole[at]["CPU"] - self.driver["CPU"]}
+        return min(groups, sum(counts) - counts[at] + count(beside, ask.group))
+
+    def _empty(self, group: Resources) -> list[int]:
+        """How many of these groups each node would hold if it were empty."""
+        key = tuple(group.items())
+        if key not in self._whole_counts:
+            self._whole_counts[key] = [count(node, group) for node in self.whole]
+        return self._whole_counts[key]
 
     def allowed(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH) -> int:
         """How many of these groups the project's quota allows beside what it uses, up to `groups`."""
@@ -170,9 +183,14 @@ class Room:
 
     def keep_for(self, ask: Ask, groups: int) -> None:
         """A job that must wait for others to end: wherever its groups could go, nobody else may be first."""
-        for at, whole in enumerate(self.whole):
-            if ask.group and (most := min(groups, count(whole, ask.group))):
-                self._move({n: a * most for n, a in ask.group.items()}, at, -1, (SOON,))
+        if not ask.group:
+            return
+        for node, could in zip(self.left[SOON], self._empty(ask.group), strict=True):
+            if most := min(groups, could):
+                for name, amount in ask.group.items():
+                    node[name] = node.get(name, 0.0) - amount * most
+        for key in [key for key in self._counts if SOON in key[1]]:  # nearly all nodes: counted when asked
+            del self._counts[key]
 
     # -- on the nodes
 
@@ -228,15 +246,15 @@ class Room:
             for name, amount in group.items():
                 node[name] = node.get(name, 0.0) + sign * amount
         for (shape, asked), counts in self._counts.items():
-            if asked == pools or set(asked) & set(pools):
-                counts[at] = min(count(self.left[pool][at], dict(shape)) for pool in asked)
+            if asked == pools or not set(asked).isdisjoint(pools):
+                there = dict(shape)
+                counts[at] = min([count(self.left[pool][at], there) for pool in asked])
 
     def _by_node(self, group: Resources, pools: tuple[int, ...]) -> list[int]:
         key = (tuple(group.items()), pools)
         if key not in self._counts:
-            self._counts[key] = [
-                min(count(self.left[pool][at], group) for pool in pools) for at in range(len(self.nodes))
-            ]
+            by_pool = [[count(node, group) for node in self.left[pool]] for pool in pools]
+            self._counts[key] = by_pool[0] if len(pools) == 1 else list(map(min, *by_pool))
         return self._counts[key]
 
     def _count(self, ask: Ask, groups: int, pools: tuple[int, ...]) -> None:
@@ -267,4 +285,9 @@ def share_of(resources: Resources, total: Mapping[str, float]) -> float:
 
 def count(node: Resources, group: Resources) -> int:
     """How many such groups fit on what is left of a node."""
-    return max(0, int(min((node.get(name, 0.0) + EPSILON) // amount for name, amount in group.items())))
+    least = float("inf")  # asked a hundred thousand times in a round: a loop is half as dear as a generator
+    for name, amount in group.items():
+        fits = (node.get(name, 0.0) + EPSILON) // amount
+        if fits < least:
+            least = fits
+    return max(0, int(least))

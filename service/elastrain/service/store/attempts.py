@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy import CursorResult, Row, bindparam, insert, select, update
 
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.rows import AttemptRow
@@ -16,6 +16,8 @@ from elastrain.service.store.schema import jobs
 # every column, in the order of AttemptRow
 _COLUMNS = [table.c[field.name] for field in fields(AttemptRow)]
 _BY_NUMBER = select(*_COLUMNS).where(table.c.job == bindparam("job"), table.c.number == bindparam("number"))
+_NOT_ENDED = select(*_COLUMNS).where(table.c.state != "ended").order_by(table.c.created_at)
+_OF_JOB = select(*_COLUMNS).where(table.c.job == bindparam("job")).order_by(table.c.number)
 _CURRENT = (
     select(*_COLUMNS)
     .join(jobs, (jobs.c.id == table.c.job) & (jobs.c.attempt == table.c.number))
@@ -90,11 +92,11 @@ def line(tx: Tx, token_digest: str) -> Line | None:
 
 def lines(tx: Tx) -> list[Line]:
     """Of all attempts that have not ended."""
-    return [Line._make(row) for row in tx.execute(_LINES)]
+    return [Line._make(row) for row in tx.execute(_LINES).all()]
 
 
 def not_ended(tx: Tx) -> list[AttemptRow]:
-    return _rows(tx.execute(select(*_COLUMNS).where(table.c.state != "ended").order_by(table.c.created_at)))
+    return _rows(tx.execute(_NOT_ENDED))
 
 
 def with_driver(tx: Tx) -> list[AttemptRow]:
@@ -103,7 +105,7 @@ def with_driver(tx: Tx) -> list[AttemptRow]:
 
 
 def of_job(tx: Tx, job: str) -> list[AttemptRow]:
-    return _rows(tx.execute(select(*_COLUMNS).where(table.c.job == job).order_by(table.c.number)))
+    return _rows(tx.execute(_OF_JOB, {"job": job}))
 
 
 def change(tx: Tx, job: str, number: int, **values: Any) -> None:
@@ -119,5 +121,5 @@ def _row(row: Row[Any] | None) -> AttemptRow | None:
     return None if row is None else AttemptRow(*list(row))
 
 
-def _rows(rows: Iterable[Row[Any]]) -> list[AttemptRow]:
-    return [AttemptRow(*list(row)) for row in rows]
+def _rows(found: CursorResult[Any]) -> list[AttemptRow]:
+    return [AttemptRow(*list(row)) for row in found.all()]

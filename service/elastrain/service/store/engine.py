@@ -7,6 +7,8 @@ IMMEDIATE) and queues for the lock; readers go on beside it (WAL). PostgreSQL lo
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
+from pydantic_core import from_json, to_json
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -46,7 +49,7 @@ class Store:
     def __init__(self, url: str) -> None:
         """url: sqlite:///path or postgresql+psycopg://... The tables must exist: see `migrations.migrate`."""
         self.url = url
-        self._engine = open_engine(url)
+        self._engine = make_engine(url)
         self._mine = threading.local()
         self._leadership = Leadership(self._engine)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
@@ -58,6 +61,7 @@ class Store:
     def read(self) -> Iterator[Tx]:
         """A consistent view; nothing that it does is kept. Raises Unavailable."""
         with reached(), self._engine.connect() as tx:
+            self._begin(tx, "BEGIN")
             yield tx
 
     @contextmanager
@@ -70,12 +74,19 @@ class Store:
         assert not getattr(self._mine, "writes", False), "a writing transaction inside another one"
         self._mine.writes = True
         try:
-            with reached(), self._turn, self._engine.connect() as tx:
-                tx = tx.execution_options(elastrain_write=True)
-                with tx.begin():
-                    yield tx
+            with reached(), self._turn, self._engine.connect() as tx, tx.begin():
+                self._begin(tx, "BEGIN IMMEDIATE")
+                yield tx
         finally:
             self._mine.writes = False
+
+    def _begin(self, tx: Tx, how: str) -> None:
+        """As `_begin_sqlite` does, and past SQLAlchemy: one listener makes each of its statements dearer."""
+        if self.is_sqlite:
+            try:
+                tx.connection.driver_connection.execute(how)  # type: ignore[union-attr]
+            except sqlite3.OperationalError as error:
+                raise OperationalError(how, None, error) from error
 
     def leads(self) -> bool:
         """Whether this process is the one that moves the jobs. Raises Unavailable."""
@@ -109,22 +120,49 @@ def away(error: Exception) -> bool:
 
 
 def open_engine(url: str) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
+    """For who uses its connections directly; they write with the option `elastrain_write`."""
+    engine = make_engine(url)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def make_engine(url: str) -> Engine:
+    place = make_url(url)
+    if place.get_backend_name() != "sqlite":
         return sqlalchemy.create_engine(
-            parsed, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=POSTGRES
+            place, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=POSTGRES, **JSON
         )
-    if parsed.database and parsed.database != ":memory:":
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    if place.database and place.database != ":memory:":
+        Path(place.database).parent.mkdir(parents=True, exist_ok=True)
     engine = sqlalchemy.create_engine(
-        parsed,
+        place,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
         pool_size=POOL,
         max_overflow=60,
+        **JSON,
     )
     event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def written(value: Any) -> str:
+    """As JSON text. Half a surrogate pair, which has no UTF-8, is escaped."""
+    try:
+        return to_json(value).decode()
+    except ValueError:
+        return json.dumps(value)
+
+
+def parsed(text: str | bytes) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        return json.loads(text)
+
+
+# a job is written as JSON twice and read several times in each request
+JSON: dict[str, Any] = {"json_serializer": written, "json_deserializer": parsed}
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -39,10 +39,22 @@ _NEXT_NOTE = select(func.coalesce(func.max(transitions.c.number), 0) + 1).where(
 _WAITING = select(*(table.c[name] for name in WaitingRow._fields)).where(
     table.c.status == Status.QUEUED.value
 )
+_IN_STATUS = (
+    select(*_COLUMNS)
+    .where(table.c.status.in_(bindparam("statuses", expanding=True)))
+    .order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)
+)
 _QUEUED_SINCE = (
     select(table.c.id)
     .where(table.c.status == Status.QUEUED.value, table.c.since >= bindparam("at"))
     .order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)
+)
+_BEFORE = select(func.count()).where(
+    table.c.status == Status.QUEUED.value,
+    table.c.since >= bindparam("at"),
+    table.c.since <= bindparam("since"),
+    table.c.priority >= bindparam("priority"),
+    table.c.id != bindparam("id"),
 )
 _HISTORY = (
     select(*(transitions.c[name] for name in ("job", "status", "reason", "at", "actor")))
@@ -105,7 +117,7 @@ def page(
     for number, (key, value) in enumerate(labels):
         asked |= {f"key_{number}": key, f"value_{number}": value}
     query = _page(bool(statuses), project is not None, len(labels), before is not None)
-    return [_row(row) for row in tx.execute(query, asked)]
+    return [_row(row) for row in tx.execute(query, asked).all()]
 
 
 @lru_cache(maxsize=64)
@@ -135,11 +147,8 @@ def _page(statuses: bool, project: bool, labels: int, before: bool) -> Select[An
 
 def in_status(tx: Tx, statuses: Iterable[Status]) -> list[JobRow]:
     """In the order of the queue: higher priority first, then the longest waiting."""
-    query = select(*_COLUMNS).where(table.c.status.in_([s.value for s in statuses]))
-    return [
-        _row(row)
-        for row in tx.execute(query.order_by(table.c.priority.desc(), table.c.queued_at, table.c.id))
-    ]
+    asked = {"statuses": [status.value for status in statuses]}
+    return [_row(row) for row in tx.execute(_IN_STATUS, asked).all()]
 
 
 def alive(tx: Tx) -> list[JobRow]:
@@ -149,7 +158,7 @@ def alive(tx: Tx) -> list[JobRow]:
 
 def waiting(tx: Tx) -> list[WaitingRow]:
     """What changes about queued jobs, in no order. They are many, and looked at every second."""
-    return [WaitingRow._make(row) for row in tx.execute(_WAITING)]
+    return [WaitingRow._make(row) for row in tx.execute(_WAITING).all()]
 
 
 def specs(tx: Tx, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -157,13 +166,19 @@ def specs(tx: Tx, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, len(ids), MANY):
         some = select(table.c.id, table.c.spec).where(table.c.id.in_(ids[first : first + MANY]))
-        found.update((id, spec) for id, spec in tx.execute(some))
+        found.update((id, spec) for id, spec in tx.execute(some).all())
     return found
 
 
 def queued_since(tx: Tx, at: float) -> list[str]:
     """Those that were queued at that time or later, in the order of priority and age."""
-    return list(tx.execute(_QUEUED_SINCE, {"at": at}).scalars())
+    return list(tx.execute(_QUEUED_SINCE, {"at": at}).scalars().all())
+
+
+def queued_before(tx: Tx, at: float, row: JobRow) -> int:
+    """How many of those that were queued since then stand before a job that is queued only now."""
+    asked = {"at": at, "since": row.since, "priority": row.priority, "id": row.id}
+    return int(tx.execute(_BEFORE, asked).scalar_one())
 
 
 def counts(tx: Tx) -> dict[str, int]:
@@ -213,7 +228,7 @@ def move(
 def history(tx: Tx, ids: Collection[str]) -> dict[str, list[TransitionRow]]:
     """The transitions of these jobs, oldest first."""
     found: dict[str, list[TransitionRow]] = {id: [] for id in ids}
-    for job, *rest in tx.execute(_HISTORY, {"ids": list(ids)}):
+    for job, *rest in tx.execute(_HISTORY, {"ids": list(ids)}).all():
         found[job].append(TransitionRow(*rest))
     return found
 

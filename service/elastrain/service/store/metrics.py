@@ -135,7 +135,7 @@ def series(
 def latest(tx: Tx, ids: Collection[str]) -> dict[str, dict[str, Value]]:
     """{job: {name: newest value}}"""
     found: dict[str, dict[str, Value]] = {id: {} for id in ids}
-    for job, name, value, word in tx.execute(_LATEST_OF, {"ids": list(ids)}):
+    for job, name, value, word in tx.execute(_LATEST_OF, {"ids": list(ids)}).all():
         found[job][name] = word if value is None else value
     return found
 
@@ -161,7 +161,7 @@ def lost_steps(tx: Tx, job: str, after: int) -> int:
 
 
 def _latest_steps(tx: Tx, job: str) -> dict[str, int]:
-    found = tx.execute(_LATEST_STEPS, {"job": job})
+    found = tx.execute(_LATEST_STEPS, {"job": job}).all()
     return {str(name): int(step) for name, step in found}
 
 

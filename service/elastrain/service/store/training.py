@@ -11,6 +11,14 @@ from elastrain.service.store.engine import Tx
 from elastrain.service.store.schema import checkpoints, generations, jobs, workers
 
 Row = dict[str, Any]
+# groups that are there in current attempts
+_THERE = (
+    select(workers.c.job, workers.c.group, workers.c.node)
+    .join(jobs, (jobs.c.id == workers.c.job) & (jobs.c.attempt == workers.c.attempt))
+    .where(jobs.c.status.in_([status.value for status in ACTIVE]))
+    .where(workers.c.state.not_in(["ended", "lost"]), workers.c.node.is_not(None))
+    .distinct()
+)
 
 
 def put_worker(tx: Tx, job: str, attempt: int, id: str, values: Row) -> None:
@@ -66,12 +74,8 @@ def newest_saved_step(tx: Tx, job: str) -> int:
 
 def places(tx: Tx) -> dict[str, list[str]]:
     """{job: the node of each group that is there in its current attempt, those that began first first}"""
-    c = workers.c
-    query = select(c.job, c.group, c.node).join(jobs, (jobs.c.id == c.job) & (jobs.c.attempt == c.attempt))
-    query = query.where(jobs.c.status.in_([status.value for status in ACTIVE]))
-    there = query.where(c.state.not_in(["ended", "lost"]), c.node.is_not(None)).distinct()
     found: dict[str, list[tuple[int, str, str]]] = {}
-    for job, group, node in tx.execute(there):
+    for job, group, node in tx.execute(_THERE).all():
         found.setdefault(job, []).append((len(group or ""), group or "", node))  # g2 before g10
     return {job: [node for _, _, node in sorted(groups)] for job, groups in found.items()}
 
