@@ -53,7 +53,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     world = World(tmp_path_factory.mktemp("world"))
     world.running()
     world.round()
-    families = [*world.meters.registry.collect()]
+    families = [*world.meters.registry.collect(), *world.control.known.collect()]
     world.store.close()
     labels = {
         meter._name: set(meter._labelnames)  # type: ignore[attr-defined]
@@ -153,7 +153,8 @@ def test_every_alert_has_a_page_that_names_it_and_says_what_to_do() -> None:
 def test_a_scrape_before_the_first_round_holds_what_the_alerts_look_at(tmp_path: Path) -> None:
     """A counter that only comes with its first error has no increase at that error."""
     world = World(tmp_path)
-    names = {sample.name for metric in world.meters.registry.collect() for sample in metric.samples}
+    families = [*world.meters.registry.collect(), *world.control.known.collect()]
+    names = {sample.name for metric in families for sample in metric.samples}
     world.store.close()
     late = {"elastrain_reconciler_lag_seconds"}  # its absence is an alert itself
     for where, expression in expressions(RULES):

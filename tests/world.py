@@ -198,7 +198,8 @@ class World:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """What Prometheus would read now; a name as it stands in /metrics."""
-        return self.meters.registry.get_sample_value(name, labels)
+        found = (r.get_sample_value(name, labels) for r in (self.meters.registry, self.control.known))
+        return next((value for value in found if value is not None), None)
 
     def cancel(self, id: str) -> dict[str, Any]:
         return self.control.cancel(id, actor=ADMIN)

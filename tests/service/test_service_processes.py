@@ -147,6 +147,37 @@ def test_several_processes_at_one_address_act_on_each_job_once_though_one_of_the
     assert not any(process.is_running() for process in answering)
 
 
+def test_a_scrape_reads_what_all_processes_at_one_address_count_and_what_a_killed_one_had_counted(
+    postgres: Postgres, tmp_path: Path, ray: HttpRay
+) -> None:
+    service = Service(tmp_path, ray, postgres.empty(), arguments=("--workers", "2")).start()
+    assert service.process is not None
+    log = service.log.read_text
+    eventually(lambda: "moves the jobs now" in log() and "standing by" in log(), "both")
+    headers = {"Authorization": f"Bearer {(tmp_path / 'token').read_text().strip()}"}
+
+    def ask(path: str) -> str:
+        """On a connection of its own: whichever process takes it."""
+        return httpx.get(f"{service.url}{path}", headers=headers, trust_env=False, timeout=30).text
+
+    def read(name: str) -> float:
+        (line,) = [line for line in ask("/metrics").splitlines() if line.startswith(name)]
+        return float(line.rsplit(" ", 1)[1])
+
+    me = 'elastrain_http_requests_total{method="GET",route="/v1/me",status="200"}'
+    for _ in range(20):
+        ask("/v1/me")
+    assert {read(me) for _ in range(6)} == {20.0}
+    eventually(lambda: read("elastrain_reconciler_leader ") == 1.0, "one leads")
+    children = psutil.Process(service.process.pid).children()
+    victim = next(c for c in children if any("spawn_main" in part for part in c.cmdline()))
+    victim.kill()
+    eventually(lambda: log().count("standing by") + log().count("moves the jobs now") > 2, "another one")
+    assert eventually(lambda: read(me), "an answer") == 20.0
+    eventually(lambda: read("elastrain_reconciler_leader ") == 1.0, "one leads")
+    service.stop()
+
+
 def test_when_the_leading_service_is_killed_the_other_one_goes_on(
     start: Start, ray: HttpRay, crew: Crew
 ) -> None:

@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from elastrain.api.app import create_app
+from elastrain.api.metrics import counted_together
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.errors import Unavailable
@@ -24,6 +25,8 @@ from elastrain.service.settings import Settings, SettingsError
 # how long a thread may compute before another one gets its turn; Python's own 5 ms are felt in every request
 # that is answered while the reconciler plans a long queue
 SWITCH_S = 0.001
+# until a process that does not answer is replaced; on a busy machine it is seconds in its imports
+PROCESS_SILENT_S = 60
 
 
 OPTIONS: dict[str, Any] = {
@@ -91,8 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
     service.control.auth.ensure_admin_token(settings.home / "token")
     if asked.workers > 1:
         service.close()  # the tables are there, and the settings are sound
-        where = {"host": asked.host, "port": asked.port, "workers": asked.workers}
-        uvicorn.run("elastrain.api.serve:application", factory=True, **where, **OPTIONS)
+        where: dict[str, Any] = {"host": asked.host, "port": asked.port, "workers": asked.workers}
+        where["timeout_worker_healthcheck"] = PROCESS_SILENT_S
+        with counted_together():
+            uvicorn.run("elastrain.api.serve:application", factory=True, **where, **OPTIONS)
         return 0
     with service:
         server(service.control, asked.host, asked.port).run()

@@ -23,7 +23,7 @@ from elastrain.service.job_actions import JobActions
 from elastrain.service.listings import Listings, feed_page, find_checkpoint
 from elastrain.service.logs import LogReader
 from elastrain.service.meters import Meters
-from elastrain.service.monitoring import StoreGauges
+from elastrain.service.monitoring import known
 from elastrain.service.objects import Objects
 from elastrain.service.packages import Packages, PackageUpload
 from elastrain.service.patching import Patching
@@ -64,7 +64,7 @@ class Control(JobActions):
         self.changes = changes or Changes()
         self.meters = meters or Meters()
         self.tracing = tracing
-        self.meters.registry.register(StoreGauges(store, self.clock))
+        self.known = known(store, self.clock)
         self.auth = Auth(store, self.clock)
         self.objects = Objects(storage)
         self.packages = Packages(store, storage, settings, self.clock)

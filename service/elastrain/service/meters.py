@@ -72,7 +72,10 @@ class Meters:
             partial(Histogram, registry=self.registry),
         )
         self.leads = Gauge(
-            "elastrain_reconciler_leader", "1 if this process moves the jobs.", registry=self.registry
+            "elastrain_reconciler_leader",
+            "1 if this process moves the jobs.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.round_s = histogram(
             "elastrain_reconciler_round_duration_seconds",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import version
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -14,6 +15,13 @@ from elastrain.service.jobs import WAITING, Status
 from elastrain.service.store import Store, Tx, installation, jobs, monitoring
 
 ATTEMPT_STATES = ("submitting", "submitted", "claimed", "sweeping")
+
+
+def known(store: Store, clock: Clock) -> CollectorRegistry:
+    """What the store knows, as a registry."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StoreGauges(store, clock))
+    return registry
 
 
 class StoreGauges(Collector):

@@ -45,4 +45,4 @@ def readyz(service: Service) -> Reply:
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[documented], responses=refusals(401))
 def metrics(service: Service, asker: Asker) -> PlainTextResponse:
     """For Prometheus; it wants a token as any other route does."""
-    return exposition(service.meters.registry)
+    return exposition(service)
