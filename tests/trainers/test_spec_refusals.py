@@ -161,7 +161,6 @@ def test_a_wrong_value_is_refused_where_it_stands(changes: dict[str, Any], point
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
-        ({"strategy": "parameter_server"}, "/strategy/name"),
         ({"strategy": {"name": "gossip", "graph": "torus"}}, "/strategy/name"),
         ({"resources": {"gpu": 1}}, "/resources/gpu"),
         ({"checkpoint": {"best": {"metric": "val_accuracy", "mode": "max"}}}, "/checkpoint/best"),

@@ -1,4 +1,4 @@
-"""`resume_from`: which checkpoint of which job is meant, settled when the job is submitted."""
+"""`resume_from`, `strategy.replay`: which checkpoint of which job is meant, settled at the submit."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from elastrain.trainers.spec import JobSpec, Source
 
 
 def begun_from(tx: Tx, spec: JobSpec, actor: Actor) -> JobSpec:
-    """The spec with `resume_from` as whole id and step, so that every attempt begins from the same one.
+    """The spec with both as whole id and step, so that every attempt begins from, or repeats, the same one.
 
     Raises Invalid if there is no such job for this actor, no such checkpoint, or it cannot fit.
     """
+    if (replay := getattr(spec.strategy, "replay", None)) is not None:
+        row, step = _checkpoint(tx, replay, actor, "/strategy/replay")
+        strategy = spec.strategy.model_copy(update={"replay": str(Source(row.id, step))})
+        spec = spec.model_copy(update={"strategy": strategy})
     if spec.resume_from is None:
         return spec
-    try:
-        wanted = Source.parse(spec.resume_from)
-        row = find(tx, wanted.job, actor)
-    except ValueError as error:
-        raise _invalid(str(error)) from None
-    except (NotFound, Conflict) as error:
-        raise _invalid(error.detail) from None
-    step = _step(tx, row, wanted.step)
+    row, step = _checkpoint(tx, spec.resume_from, actor, "/resume_from")
     _must_fit(spec, row, step)
     return spec.model_copy(update={"resume_from": str(Source(row.id, step))})
 
 
-def _step(tx: Tx, row: JobRow, wanted: int | None) -> int:
+def _checkpoint(tx: Tx, named: str, actor: Actor, pointer: str) -> tuple[JobRow, int]:
+    """The job, and the step of its checkpoint. pointer: the field that names them."""
+    try:
+        wanted = Source.parse(named)
+        row = find(tx, wanted.job, actor)
+    except ValueError as error:
+        raise _invalid(str(error), pointer) from None
+    except (NotFound, Conflict) as error:
+        raise _invalid(error.detail, pointer) from None
     saved = [item["step"] for item in training.list_checkpoints(tx, row.id) if item["state"] == "saved"]
     if not saved:
-        raise _invalid(f"job {row.id} has no checkpoint")
-    if wanted is None:
-        return int(saved[-1])
-    if wanted not in saved:
-        raise _invalid(
-            f"job {row.id} has no checkpoint of step {wanted}; it has {', '.join(map(str, saved))}"
-        )
-    return wanted
+        raise _invalid(f"job {row.id} has no checkpoint", pointer)
+    if wanted.step is not None and wanted.step not in saved:
+        has = ", ".join(map(str, saved))
+        raise _invalid(f"job {row.id} has no checkpoint of step {wanted.step}; it has {has}", pointer)
+    return row, int(saved[-1] if wanted.step is None else wanted.step)
 
 
 def _must_fit(spec: JobSpec, row: JobRow, step: int) -> None:
@@ -53,5 +55,5 @@ def _must_fit(spec: JobSpec, row: JobRow, step: int) -> None:
         )
 
 
-def _invalid(detail: str) -> Invalid:
-    return Invalid(f"/resume_from: {detail}", errors=[{"pointer": "/resume_from", "detail": detail}])
+def _invalid(detail: str, pointer: str = "/resume_from") -> Invalid:
+    return Invalid(f"{pointer}: {detail}", errors=[{"pointer": pointer, "detail": detail}])

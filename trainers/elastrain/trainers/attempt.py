@@ -27,6 +27,7 @@ from elastrain.trainers.roster import State
 from elastrain.trainers.saving import Saving
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.spec_source import NoSource
+from elastrain.trainers.spec_strategies import servers_of
 from elastrain.trainers.storage import Storage
 from elastrain.trainers.tally import Tally
 
@@ -64,7 +65,7 @@ class Attempt:
         self.key = secrets.token_urlsafe(24)
         minimum, target = workers or (spec.workers.min, spec.workers.max)
         sizes = (spec.workers.per_group, spec.workers.spares)
-        self.machine = Machine(Policy(minimum, target, *sizes, servers=getattr(spec.strategy, "servers", 0)))
+        self.machine = Machine(Policy(minimum, target, *sizes, servers=servers_of(spec.strategy)))
         self.coordinator = Coordinator(self.key, self._feed, self._heard)
         self.coordinator.welcome = {
             "kind": "welcome",

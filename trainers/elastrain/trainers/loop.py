@@ -8,6 +8,7 @@ a generation is opened ─▶ form it ─▶ [ do what is due at this boundary �
 from __future__ import annotations
 
 from functools import partial
+from typing import NoReturn
 
 from elastrain.trainers import collectives, digests, restore, soundness, step, watch
 from elastrain.trainers.balance import begins_with
@@ -64,10 +65,7 @@ class Trainer:
     def _live(self, opening: Opening) -> Report:
         """Train in one generation until it is over; the report says with what."""
         try:
-            generation = self.form(opening)
-            while True:
-                self.boundary(generation)
-                self.step(generation)
+            self.train(opening)
         except Dismissed:
             raise
         except Exception as error:
@@ -76,6 +74,13 @@ class Trainer:
             if self.group is not None:
                 self.group.park()
             self.group = None
+
+    def train(self, opening: Opening) -> NoReturn:
+        """Step after step, until the generation ends: by an exception."""
+        generation = self.form(opening)
+        while True:
+            self.boundary(generation)
+            self.step(generation)
 
     # ---- forming a generation ---------------------------------------------------------------
 

@@ -236,6 +236,7 @@ def spec_digest(spec: JobSpec) -> str:
     """sha256 over what decides the result: equal digests promise equal bits on the same kind of device."""
     dumped = spec.model_dump(mode="json")
     kept = {field: dumped[field] for field in _DECIDES_THE_RESULT}
+    kept["strategy"] = {field: value for field, value in dumped["strategy"].items() if field != "servers"}
     kept |= decisive(spec.clip_value, spec.non_finite, spec.loss_spike)
     kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
     kept |= {"wire_nodes": spec.wire_nodes} if spec.wire_nodes else {}

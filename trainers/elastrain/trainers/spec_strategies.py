@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_serializer
 
-from elastrain.trainers.spec_fields import Amount, Count, Fraction, Positive, Section
+from elastrain.trainers.spec_fields import Amount, Count, Fraction, NotNegative, Positive, Section
 
 
 class AllReduce(Section):
@@ -14,10 +14,24 @@ class AllReduce(Section):
 
 
 class ParameterServer(Section):
-    """Servers own the parameters; workers push gradients and pull."""
+    """Servers keep parameters and optimizer state; workers pull, compute and push."""
 
     name: Literal["parameter_server"] = Field(default="parameter_server", description="Which strategy.")
-    staleness: Count | None = Field(default=0, description="Versions a gradient may be behind; null: any.")
+    staleness: Count | None = Field(
+        default=0, description="Versions a gradient may be behind; 0: all compute each step; null: any."
+    )
+    servers: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=2, description="Servers beside the workers; from two on, each is another's buddy."
+    )
+    scale_by_staleness: bool = Field(
+        default=True, description="Asynchronous: divide the rate of a push by its staleness, if above 1."
+    )
+    compensation: NotNegative = Field(
+        default=0.0, description="Asynchronous: strength of delay compensation; 0: none."
+    )
+    replay: str | None = Field(
+        default=None, description="Asynchronous: job id, or job id@step, whose order of arrival is repeated."
+    )
 
 
 class Outer(Section):
@@ -52,6 +66,11 @@ class Gossip(Section):
 
     name: Literal["gossip"] = Field(default="gossip", description="Which strategy.")
     graph: Literal["ring", "torus", "exponential"] = Field(default="ring", description="Who talks to whom.")
+
+
+def servers_of(strategy: Any) -> int:
+    """How many servers a job of this strategy has."""
+    return strategy.servers if isinstance(strategy, ParameterServer) else 0
 
 
 def _named(value: Any) -> Any:

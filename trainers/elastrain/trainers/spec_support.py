@@ -27,7 +27,7 @@ class Fault:
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
     checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression, _local_sgd)
-    return [fault for check in checks for fault in check(spec)]
+    return [fault for check in (*checks, _served) for fault in check(spec)]
 
 
 def unsupported(spec: "JobSpec") -> list[Fault]:
@@ -75,13 +75,17 @@ def _allowed(spec: "JobSpec") -> str:
     return f"{per_group} to {most // per_group * per_group} workers{step}, as {why}"
 
 
+def _is_not(unwanted: object) -> Callable[[Any], bool]:
+    return lambda value: bool(value != unwanted)
+
+
 def _is(wanted: object) -> Callable[[Any], bool]:
     return lambda value: bool(value == wanted)
 
 
 _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
-    ("strategy.name", lambda name: name in ("all_reduce", "local_sgd"), "use all_reduce or local_sgd"),
+    ("strategy.name", _is_not("gossip"), "use all_reduce"),
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
     ("resources.accelerator", _is(None), "leave it out"),
@@ -213,6 +217,23 @@ def _local_sgd(spec: "JobSpec") -> list[Fault]:
     if strategy.outer.nesterov and not strategy.outer.momentum:
         detail = "needs outer.momentum above 0, got 0: DiLoCo has 0.9"
         faults.append(_fault("/strategy/outer/nesterov", detail, "strategy"))
+    return faults
+
+
+def _served(spec: "JobSpec") -> list[Fault]:
+    strategy, faults = spec.strategy, []
+    if strategy.name != "parameter_server":
+        return []
+    for field in ("compensation", "replay"):
+        if strategy.staleness == 0 and (value := getattr(strategy, field)):
+            detail = f"is of asynchronous runs, got {value} with staleness 0: leave it out, or set staleness"
+            faults.append(_fault(f"/strategy/{field}", detail, "strategy"))
+    if strategy.staleness != 0 and spec.watch.norms != "none":
+        detail = f"norms are measured with staleness 0 only, got {strategy.staleness}: use none"
+        faults.append(_fault("/watch/norms", detail, "watch", "strategy"))
+    if strategy.staleness != 0 and spec.aggregate != "gradients":
+        detail = f"{spec.aggregate} goes with staleness 0 only, got {strategy.staleness}: use gradients"
+        faults.append(_fault("/aggregate", detail, "aggregate", "strategy"))
     return faults
 
 

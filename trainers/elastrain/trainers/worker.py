@@ -21,6 +21,11 @@ from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.storage import open_storage
+from elastrain.trainers.strategies.lines import Hub
+from elastrain.trainers.strategies.orders import asynchronous, order_to_repeat
+from elastrain.trainers.strategies.pushing import PushingWorker
+from elastrain.trainers.strategies.served import ServedReplica
+from elastrain.trainers.strategies.serving import ServingTrainer
 from elastrain.trainers.task import load_task
 
 FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
@@ -31,10 +36,12 @@ def main(start: WorkerStart, node: str | None = None) -> int:
     session = Session(start)
     try:
         rendezvous = Rendezvous(session.host)
-        welcome = session.register(node or session.host, rendezvous.address)
+        hub = Hub(session.host, start.key) if start.server else None
+        address = rendezvous.address | ({"push": hub.port} if hub is not None else {})
+        welcome = session.register(node or session.host, address)
         session.storage = open_storage(welcome["storage_url"], welcome["storage_options"])
         try:
-            trainer = prepare(session, welcome)
+            trainer = prepare(session, welcome, hub)
         except UserFault as error:
             print(error.fault.traceback, file=sys.stderr, flush=True)
             session.start_failed(error.fault)
@@ -52,7 +59,7 @@ def main(start: WorkerStart, node: str | None = None) -> int:
     return 0
 
 
-def prepare(session: Session, welcome: Json) -> Trainer:
+def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
     """Everything that takes time, before anyone waits for us: code, model, data. Raises UserFault."""
     os.environ.update(welcome["env"])
     spec = parse_spec(welcome["spec"])
@@ -64,11 +71,19 @@ def prepare(session: Session, welcome: Json) -> Trainer:
         task = load_task(spec.task, spec.task_args)
         model = FlatModel(make_module(task, spec.seed))
         reader = SampleReader(task, spec.seed)
-        replica = Replica(spec, task, model, reader.size("train"), reader.size("val"))
+        parts = spec, task, model, reader.size("train"), reader.size("val")
+        if hub is not None and asynchronous(spec):
+            replica: Replica = ServedReplica(*parts, hub)
+        else:
+            replica = Replica(*parts)
         sigterm.listen(session.notice)
     touch(first_step(replica))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
-    return Trainer(replica, reader, session, snapshots)
+    if isinstance(replica, ServedReplica):
+        order = order_to_repeat(session.storage, spec)
+        return ServingTrainer(replica, reader, session, snapshots, order)
+    kind = PushingWorker if asynchronous(spec) else Trainer
+    return kind(replica, reader, session, snapshots)
 
 
 def first_step(replica: Replica) -> int:

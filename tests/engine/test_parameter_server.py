@@ -1,0 +1,194 @@
+"""Servers keep the state, workers compute: workers and servers die, and what holds is what was promised."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from engine.checks import check_nobody_is_left, check_steps
+from engine.harness import Fault, Run, finish, kill, once_saved, probe, run, scale, toy
+
+pytestmark = pytest.mark.engine
+
+SERVERS = 2  # they have the first ranks
+
+
+def served(staleness: int | None = 0, servers: int = SERVERS, **fields: Any) -> dict[str, Any]:
+    strategy = {"name": "parameter_server", "staleness": staleness, "servers": servers}
+    return toy(strategy=strategy | fields.pop("strategy", {}), **fields)
+
+
+def kill_worker(number: int) -> Fault:
+    return kill(SERVERS + number)
+
+
+@pytest.fixture(scope="module")
+def all_reduced(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp("one"), toy())
+
+
+# ---- synchronous: all-reduce, bit for bit ------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 2), (3, 3)])
+def test_synchronous_servers_give_the_bits_of_all_reduce(
+    tmp_path: Path, all_reduced: Run, workers: int, servers: int
+) -> None:
+    apart = run(tmp_path, served(servers=servers), workers)
+    assert apart.digests == all_reduced.digests
+    for name in ("loss", "grad_norm", "lr", "val_loss", "val_accuracy"):
+        assert apart.metric(name) == all_reduced.metric(name), name
+    check_nobody_is_left(apart)
+
+
+def test_a_killed_worker_cost_no_step_and_nothing_that_the_servers_had(
+    tmp_path: Path, all_reduced: Run
+) -> None:
+    killed = run(tmp_path, served(), 2, (7, kill_worker(0)), (20, kill_worker(1)))
+    assert killed.digests == all_reduced.digests
+    assert killed.steps() == list(range(1, 41)) and not killed.events("rollback")
+    assert [e["data"]["worker"][0] for e in killed.events("worker.lost")] == ["w", "w"]
+
+
+def test_a_killed_server_was_recovered_from_its_buddy_and_replaced(tmp_path: Path, all_reduced: Run) -> None:
+    spec = served(task_args={"sleep_s": 0.05})  # time for another server to start
+    killed = run(tmp_path, spec, 1, (7, kill(0)), (30, kill(1)))
+    assert killed.digests == all_reduced.digests
+    assert killed.steps() == list(range(1, 41)) and not killed.events("rollback")
+    assert {e["data"]["worker"] for e in killed.events("worker.joined")} >= {"s0", "s1", "s2", "w0"}
+
+
+def test_all_workers_died_and_the_servers_had_everything(tmp_path: Path, all_reduced: Run) -> None:
+    killed = run(tmp_path, served(), 2, (15, kill_worker(0)), (15, kill_worker(1)))
+    assert killed.digests == all_reduced.digests
+    assert killed.steps() == list(range(1, 41)) and not killed.events("rollback")
+
+
+def test_all_servers_died_and_new_ones_went_on_from_the_newest_checkpoint(
+    tmp_path: Path, all_reduced: Run
+) -> None:
+
+    def both_servers(run: Run) -> None:
+        kill(0)(run)
+        kill(1)(run)
+
+    both = once_saved(10, both_servers)
+    killed = run(tmp_path, served(task_args={"sleep_s": 0.02}), 1, (15, both))
+    assert killed.digests == all_reduced.digests
+    assert killed.events("rollback") and killed.events("checkpoint.restored")
+    check_steps(killed, 40)
+
+
+def test_workers_came_and_went_while_the_servers_stayed(tmp_path: Path, all_reduced: Run) -> None:
+    scaled = run(tmp_path, served(), (3, 3), (10, scale(1, 1)), (20, scale(1, 3)))
+    assert scaled.digests == all_reduced.digests
+    assert scaled.events("worker.left") and len(scaled.of_kind("generation")) >= 3
+
+
+# ---- asynchronous: an order, and what follows from it ------------------------------------------
+
+
+def order_of(run: Run, step: int = 40) -> list[list[int]]:
+    file = run.folder / f"objects/jobs/{run.job}/checkpoints/{step:010d}" / "order.safetensors"
+    orders: list[list[int]] = load_file(file)["order"].tolist()
+    return orders
+
+
+def replayed(folder: Path, first: Run, workers: int, *faults: tuple[int, Fault]) -> Run:
+    """Another job beside the first one in the same storage, which repeats its order."""
+    shutil.copytree(first.folder / "objects", folder / "objects")
+    strategy = {**first.spec["strategy"], "replay": first.job}
+    spec = {**first.spec, "strategy": strategy}
+    return run(folder, spec, workers, *faults, job="again")
+
+
+def check_asynchronous(done: Run) -> None:
+    assert done.outcome is not None and done.outcome.outcome == "succeeded"
+    assert done.steps() == list(range(1, 41))
+    order = order_of(done)
+    assert sorted(step for step, _ in order) == list(range(40)), "each step counts once"
+    staleness = {n + 1: float(n - version) for n, (_, version) in enumerate(order)}
+    assert done.metric("staleness") == staleness
+    assert done.metric("staleness_max")[40] == max(staleness.values())
+    assert done.metric("staleness_mean")[40] == pytest.approx(sum(staleness.values()) / 40, abs=1e-3)
+    check_nobody_is_left(done)
+
+
+def test_an_asynchronous_run_is_repeated_bit_for_bit_by_other_workers(tmp_path: Path) -> None:
+    first = run(tmp_path / "first", served(None), 3)
+    check_asynchronous(first)
+    assert max(first.metric("staleness").values()) >= 1
+    for workers in (1, 2):
+        again = replayed(tmp_path / f"again-{workers}", first, workers)
+        assert again.digests == first.digests
+        assert again.metric("loss") == first.metric("loss")
+
+
+def test_workers_and_a_server_died_in_an_asynchronous_run_and_it_can_be_repeated(tmp_path: Path) -> None:
+    spec = served(None, task_args={"sleep_s": 0.02})
+    first = run(tmp_path / "first", spec, 3, (8, kill_worker(1)), (16, kill(0)), (26, kill_worker(0)))
+    check_asynchronous(first)
+    assert not first.events("rollback")
+    again = replayed(tmp_path / "again", first, 2, (10, kill_worker(0)), (20, kill(1)))
+    assert again.digests == first.digests
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+def test_bounded_staleness_kept_its_bound(tmp_path: Path, bound: int) -> None:
+    done = run(tmp_path, served(bound), 3, (20, kill_worker(2)))
+    check_asynchronous(done)
+    assert max(done.metric("staleness").values()) <= bound
+
+
+def test_delay_compensation_can_be_repeated_too(tmp_path: Path) -> None:
+    strategy = {"compensation": 0.04}
+    spec = served(None, strategy=strategy, optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9})
+    first = run(tmp_path / "first", spec, 2)
+    plain = replayed(tmp_path / "plain", _with(first, compensation=0.0), 2)
+    assert replayed(tmp_path / "again", first, 1).digests == first.digests != plain.digests
+
+
+def _with(first: Run, **strategy: Any) -> Run:
+    spec = {**first.spec, "strategy": {**first.spec["strategy"], **strategy}}
+    return Run(first.folder, spec, first.workers, job=first.job)
+
+
+def test_a_paused_asynchronous_run_went_on_from_its_checkpoint(tmp_path: Path) -> None:
+    paused = run(tmp_path, served(None), 2, (12, finish("paused")))
+    assert paused.outcome is not None and paused.outcome.outcome == "paused"
+    at = paused.outcome.step
+    before = order_of(paused, at)
+    resumed = run(tmp_path, served(None), 2, number=2)
+    assert resumed.steps() == list(range(at + 1, 41))
+    assert sorted(step for step, _ in order_of(resumed)) == list(range(40))
+    assert order_of(resumed)[:at] == before
+
+
+# ---- cases B14 ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staleness", [0, None])
+def test_as_many_updates_as_steps_were_applied_whatever_was_killed(
+    tmp_path: Path, staleness: int | None
+) -> None:
+    """Gradient 1, lr 0.01: w at step k is -0.01 k."""
+    chosen = random.Random(3)
+    strategy = {"name": "parameter_server", "staleness": staleness, "scale_by_staleness": False}
+    spec = probe(
+        [1.0] * 40,
+        strategy=strategy,
+        optimizer={"name": "sgd", "lr": 0.01},
+        checkpoint={"every_steps": 1, "keep": 30},
+    )
+    for number in range(3):
+        at, which = chosen.randint(2, 15), chosen.randrange(2)
+        done = run(tmp_path / str(number), spec, 2, (at, kill_worker(which)))
+        assert done.steps() == list(range(1, 21))
+        for step in done.attempt.checkpoints.steps():
+            assert done.tensors(step)["w"].item() == pytest.approx(-0.01 * step, abs=1e-6)
+        assert done.attempt.checkpoints.steps()[-1] == 20

@@ -1,0 +1,200 @@
+"""A server of the asynchronous parameter server: the loop, where a step is the push whose turn it is.
+
+    [ the first server chooses ─▶ a small all-gather: the record ─▶ all apply it ─▶ parameters go out ] ...
+
+Servers are members of a generation of their own kind: they hold chunks as owner and buddy, change hands,
+compare, evaluate and save as the members of an all-reduce do. A push that is chosen lies at all of them (see
+shelf.py), so the record decides here as well: whoever survives with it can carry it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from elastrain.trainers.checkpoint import Snapshots
+from elastrain.trainers.collectives import Broken
+from elastrain.trainers.cursor import merge
+from elastrain.trainers.formed import Generation
+from elastrain.trainers.loop import Trainer
+from elastrain.trainers.messages import Json
+from elastrain.trainers.opening import Opening
+from elastrain.trainers.samples import SampleReader
+from elastrain.trainers.session import Session
+from elastrain.trainers.spec_strategies import ParameterServer
+from elastrain.trainers.strategies.ledger import Ledger, Task
+from elastrain.trainers.strategies.served import ServedReplica
+from elastrain.trainers.strategies.shelf import everywhere
+
+
+class ServingTrainer(Trainer):
+    """`ledger` is kept by the first server, anew in each generation."""
+
+    replica: ServedReplica
+
+    def __init__(
+        self,
+        replica: ServedReplica,
+        reader: SampleReader,
+        session: Session,
+        snapshots: Snapshots,
+        order: list[Task] | None = None,
+    ) -> None:
+        """order: the one to repeat."""
+        super().__init__(replica, reader, session, snapshots)
+        self.hub, self.repeats = replica.hub, order
+        self.ledger: Ledger | None = None
+        self.workers: list[str] = []
+        self.met: list[str] = []  # servers of the generation before
+        self.past: dict[int, list[Tensor]] = {}  # in a replay: version -> what goes out of it, while needed
+        assert isinstance(replica.spec.strategy, ParameterServer)
+        self.strategy = replica.spec.strategy
+
+    # ---- a generation -----------------------------------------------------------------------
+
+    def form(self, opening: Opening) -> Generation:
+        """Servers meet as members do, then agree on what they have of pushes, then hear of their workers."""
+        self.workers = [str(m["worker"]) for m in opening.members if not m.get("keeps", True)]
+        self.hub.open(opening.generation, self.workers)
+        mine = self._from_its_beginning(opening.of_keepers())
+        generation = super().form(mine)
+        group, rank = generation.group, generation.group.rank
+        self.replica.kept = generation.ownership.held(rank)
+        with self.hub.changed:
+            self.hub.shelf.stay(tuple(mine.workers) if mine.restore is None else ())
+            self.hub.shelf.stay(tuple(mine.workers))
+            stored = list(self.hub.shelf.parts)
+        first = min(mine.survivors(), default=0)
+        order = self.replica.order if rank == first and len(mine.survivors()) < group.world else []
+        entries = group.gather_json({"stored": stored, "order": order})
+        if not self.replica.order:
+            self.replica.order = [Task(*task) for task in entries[first]["order"]]
+        common = everywhere([[Task(*task) for task in e["stored"]] for e in entries])
+        with self.hub.changed:
+            self.hub.shelf.drop_all_but(common)
+        if rank == 0:
+            self._meet_workers(generation, common)
+        return generation
+
+    def _from_its_beginning(self, opening: Opening) -> Opening:
+        """A replay needs versions of the past, which are in no checkpoint and which a new server has not: it
+        goes on with the same servers, or begins anew. All servers see it alike. Raises Broken."""
+        if self.repeats is None:
+            return opening
+        servers, before = opening.workers, self.met
+        self.met = servers
+        if opening.restore is not None:
+            self.past = {}
+            return replace(opening, restore={**opening.restore, "manifest": None})
+        if servers != before:
+            self.replica.forget()
+            raise Broken("the servers of a replay are others: it begins anew")
+        return opening
+
+    def _meet_workers(self, generation: Generation, stored: list[Task]) -> None:
+        bound = self.strategy.staleness
+        ledger = Ledger(self.replica.plan.total_steps, list(self.replica.order), bound, self.repeats)
+        ledger.stored(stored)
+        while len(ledger.hands) < len(self.workers):
+            worker, head = self._next_word(generation)
+            task = Task(*head["task"]) if head["task"] is not None else None
+            ledger.join(worker, task)
+            self.hub.send(worker, {"kind": "welcome", "keep": ledger.hands[worker] is not None})
+        self.ledger = ledger
+
+    def _next_word(self, generation: Generation) -> tuple[str, Json]:
+        number = generation.number
+        said: tuple[str, Json] = self.hub.inbox.take(
+            lambda: self.session.check(number), lambda: self.session.waits(number, self.replica.step)
+        )
+        return said
+
+    def train(self, opening: Opening) -> NoReturn:
+        try:
+            super().train(opening)
+        finally:
+            self.hub.leave()
+
+    # ---- one step ---------------------------------------------------------------------------
+
+    def step(self, generation: Generation) -> None:
+        """Choose, commit, apply, send."""
+        replica, group = self.replica, generation.group
+        said = {"log": self.session.log_number, "round": self._round(generation) if group.rank == 0 else None}
+        entries = group.gather_json(said)
+        decided = entries[0]["round"]
+        if (record := decided["record"]) is not None:
+            record["log"] = max(e["log"] for e in entries)
+            replica.apply(record)
+            generation.log = record["log"]
+            if group.rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
+                self.session.committed(generation.number, replica.step, record)
+            generation.exchange.gather()
+        self._remember(generation)
+        for worker, step, version in decided["dealt"]:
+            self._send(generation, worker, Task(step, version))
+
+    def _round(self, generation: Generation) -> Json:
+        """What happens next, as the ledger has it; waits until something does."""
+        assert self.ledger is not None
+        ledger = self.ledger
+        while True:
+            chosen = ledger.choose()
+            record = self._record(ledger, chosen) if chosen is not None else None
+            dealt = [(worker, *task) for worker, task in ledger.deal()]
+            if record is not None or dealt:
+                return {"record": record, "dealt": dealt}
+            worker, head = self._next_word(generation)
+            if head["kind"] == "arrived":
+                ledger.arrive(worker, head["step"])
+
+    def _record(self, ledger: Ledger, task: Task) -> Json:
+        """The commit record of a push: that of a step which one worker computed."""
+        whose = ledger.arrived[task]
+        staleness = ledger.commit(task)
+        with self.hub.changed:
+            head = self.hub.shelf.parts[task][0]
+        entry = {**head, "step": self.replica.step, "log": 0, "norms": [head["norm_sq"]]}
+        slower = max(1, staleness) if self.strategy.scale_by_staleness else 1
+        made = {"task": task, "staleness": staleness, "slower": slower}
+        return {**merge([entry], [whose or "lost"]), **made}
+
+    def _send(self, generation: Generation, worker: str, task: Task) -> None:
+        """The parameters of a version go to one worker: our own chunks, and from the first server buffers."""
+        head = {"kind": "task", "task": task, "buffers": generation.group.rank == 0}
+        past = self.past.get(task.version)
+        self.hub.send(worker, head, past if past is not None else self._outgoing(generation))
+
+    def _remember(self, generation: Generation) -> None:
+        """A replay keeps each version for as long as a task that is not applied is computed from it."""
+        if self.repeats is not None:
+            version = self.replica.step
+            needed = {task.version for task in self.repeats[version:]}
+            self.past = {v: tensors for v, tensors in self.past.items() if v in needed}
+            if version in needed and version not in self.past:
+                self.past[version] = self._outgoing(generation)
+
+    def _outgoing(self, generation: Generation) -> list[Tensor]:
+        replica, rank = self.replica, generation.group.rank
+        space = replica.model.space
+        values = [replica.model.params[space.elements(c)] for c in generation.ownership.owned(rank)]
+        return [*(_packed(replica) if rank == 0 else []), torch.cat(values)]
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    def _idle(self, generation: Generation) -> None:
+        """The workers have nothing left to do either."""
+        if generation.group.rank == 0:
+            for worker in self.workers:
+                self.hub.send(worker, {"kind": "rest", "step": self.replica.step})
+        super()._idle(generation)
+
+
+def _packed(replica: ServedReplica) -> list[Tensor]:
+    """All buffers as bytes, filled up to a multiple of 8."""
+    parts = [b.contiguous().reshape(-1).view(torch.uint8) for b in replica.model.buffers.base.values()]
+    size = sum(len(part) for part in parts)
+    return [torch.cat([*parts, torch.zeros(-size % 8, dtype=torch.uint8)])] if parts else []
