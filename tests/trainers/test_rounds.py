@@ -42,6 +42,15 @@ def test_every_sample_of_an_epoch_is_read_once_in_equal_inner_steps(
     assert sorted(read) == list(range(samples))
 
 
+def test_a_short_round_shortens_every_run_before_it_leaves_out_a_replica() -> None:
+    plan = plan_of(spec_of(local(5, 4), batch={"size": 64, "microbatch": 8}), 320 + 100)
+    assert isinstance(plan, Rounds)
+    assert (plan.samples(1), plan.count(1), plan.inner_steps(1)) == (100, 4, 2)
+    assert [len(plan.indices(1, replica)) for replica in range(4)] == [25] * 4
+    plan = plan_of(spec_of(local(5, 4), batch={"size": 64, "microbatch": 8}), 320 + 20)
+    assert (plan.count(1), plan.inner_steps(1)) == (2, 1)
+
+
 def test_a_full_round_has_what_the_spec_says() -> None:
     plan = plan_of(spec_of(local(5, 4), batch={"size": 64, "microbatch": 8}), 3200)
     assert isinstance(plan, Rounds)

@@ -23,12 +23,13 @@ class Rounds(Plan):
     """Step s is round s, its microbatch r the run of replica r: local_steps x batch / replicas samples, cut
     into local_steps inner batches, and these into microbatches.
 
-    A short last round of an epoch has shorter runs and fewer inner steps, the same number for every replica.
+    A short last round of an epoch has shorter runs and fewer inner steps, the same number for every replica;
+    fewer replicas only if there are not enough samples for one inner batch each.
     """
 
     def __init__(self, n: int, spec: JobSpec, strategy: LocalSGD) -> None:
-        replicas = strategy.replicas or spec.microbatches
-        self.inner_batch, self.inner_microbatch = spec.batch.size // replicas, spec.batch.microbatch
+        self.replicas = strategy.replicas or spec.microbatches
+        self.inner_batch, self.inner_microbatch = spec.batch.size // self.replicas, spec.batch.microbatch
         super().__init__(
             n,
             spec.batch.size * strategy.local_steps,
@@ -38,6 +39,9 @@ class Rounds(Plan):
             seed=spec.seed,
             shuffle=spec.shuffle,
         )
+
+    def count(self, step: int) -> int:
+        return min(self.replicas, -(-self.samples(step) // self.inner_batch))
 
     def inner_steps(self, step: int) -> int:
         """How many updates each replica makes in round `step`."""
