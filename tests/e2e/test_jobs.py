@@ -57,7 +57,7 @@ def test_a_running_job_is_scaled_looked_at_and_cancelled_with_nothing_left(
         ("batch.microbatch=33", "microbatch"),
         ("workers={min: 1, max: 9}", "microbatch"),
         ("optimiser={name: adam}", "optimizer"),
-        ("strategy=gossip", "gossip"),
+        ("strategy={name: gossip, graph: star}", "exponential"),
         ("name=Not A Name", "name"),
     ],
 )

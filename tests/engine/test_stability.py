@@ -8,7 +8,7 @@ import pytest
 from engine.harness import Run, finish, kill, once_saved, probe, run, scale, toy
 
 pytestmark = pytest.mark.engine
-OF_THE_MACHINE = ("samples_per_s", "workers")
+OF_THE_MACHINE = ("samples_per_s", "workers", "sent_bytes")
 
 
 def metrics(run: Run) -> dict[str, dict[int, float]]:

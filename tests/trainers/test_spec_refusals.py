@@ -131,6 +131,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"non_finite": {"lr_factor": 1.5}}, "/non_finite/lr_factor", "must be at most 1, got 1.5"),
     ({"loss_spike": {"window": 4}}, "/loss_spike/window", "must be at least 8, got 4"),
     ({"watch": {"norms": "all"}}, "/watch/norms", "must be 'none', 'global' or 'layers'"),
+    ({"strategy": "gossip", "watch": {"norms": "layers"}}, "/watch/norms", "nobody has under gossip"),
+    ({"strategy": "gossip", "compression": "int8"}, "/compression/name", "does not go with strategy gossip"),
+    ({"strategy": "gossip", "aggregate": "moments"}, "/aggregate", "moments goes with all_reduce"),
     ({"clip_value": 0}, "/clip_value", "must be more than 0, got 0"),
     ({"clip_value": 1.0, "aggregate": "moments"}, "/clip_value", "moments cannot be clipped by value"),
     ({"resources": {"cpu": 0}}, "/resources/cpu", "must be more than 0"),
@@ -161,7 +164,6 @@ def test_a_wrong_value_is_refused_where_it_stands(changes: dict[str, Any], point
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
-        ({"strategy": {"name": "gossip", "graph": "torus"}}, "/strategy/name"),
         ({"resources": {"gpu": 1}}, "/resources/gpu"),
         ({"checkpoint": {"best": {"metric": "val_accuracy", "mode": "max"}}}, "/checkpoint/best"),
         ({"requirements": ["pandas"]}, "/requirements"),

@@ -278,6 +278,8 @@ class Attempt:
                 self._warm(worker, said)
             case "evaluated":
                 self.tally.evaluated(said["step"], said["metrics"])
+            case "measured":
+                self.tally.measured(said["step"], said["metrics"])
             case "part":
                 gone = {w.id for w in self.machine.roster.workers.values() if w.state is State.LOST}
                 self.saving.part(said, self._members.get(said["generation"]), gone)

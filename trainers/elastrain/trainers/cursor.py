@@ -104,7 +104,8 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
 
     Entry: {step, log, norms: [fp64 squared norm per owned block], used: hex, sent: bytes, microbatches: [[j,
     loss sum, weight, seconds, digest of the sample ids, digest of the buffers that are not floats], ...],
-    layers: if the spec asks for them (watch.py), inner: if a microbatch stands for so many updates}.
+    layers: if the spec asks for them (watch.py), inner: if a microbatch stands for so many updates, apart:
+    under gossip}.
     """
     microbatches = sorted((row, workers[rank]) for rank, e in enumerate(entries) for row in e["microbatches"])
     rows = [row for row, _ in microbatches]
@@ -127,6 +128,7 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
         "workers": list(workers),
         **({"layers": _layers(entries)} if "layers" in entries[0] else {}),
         **({"inner": entries[0]["inner"]} if "inner" in entries[0] else {}),
+        **({"apart": exact_sum(e["apart"] for e in entries)} if "apart" in entries[0] else {}),
     }
 
 

@@ -54,7 +54,7 @@ def hand_over(
     rank = group.rank
     # First what all have alike: a joiner that holds a chunk counts as a survivor, should this generation
     # break before it is sealed, and a survivor has everything that nobody else keeps for it.
-    _send_common(replica, opening, group)
+    send_common(replica, opening, group)
     _move_chunks(replica, plan(opening, ownership, rank), group, meanwhile)
     if len(opening.whole) < group.world:
         replica.whole = replica.whole and opening.workers[rank] in opening.whole
@@ -110,7 +110,7 @@ def _by_peer(transfers: list[Transfer], group: Group) -> tuple[list[list[Transfe
     return sent, come
 
 
-def _send_common(replica: Replica, opening: Opening, group: Group) -> None:
+def send_common(replica: Replica, opening: Opening, group: Group) -> None:
     """The first survivor sends its buffers, and what else all have alike, to every joiner. Their bytes,
     whatever their types."""
     bank = [*replica.model.buffers.base.values(), *(v for _, v in sorted(replica.common.items()))]

@@ -19,18 +19,17 @@ from elastrain.trainers.ended import Boundary, ended
 from elastrain.trainers.evaluate import evaluate_step
 from elastrain.trainers.faults import UserFault, blamed_on_user
 from elastrain.trainers.formed import Generation
-from elastrain.trainers.handover import catch_up, hand_over
+from elastrain.trainers.handover import catch_up
 from elastrain.trainers.judge import condemn, doubtful, judge
 from elastrain.trainers.messages import Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.parking import parking
 from elastrain.trainers.partials import PassedOn
-from elastrain.trainers.reducing import reducer
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
-from elastrain.trainers.step import Exchange
 from elastrain.trainers.strategies import local_sgd
+from elastrain.trainers.strategies.choice import way_of
 from elastrain.trainers.strategies.outer import RoundRule
 
 
@@ -42,6 +41,7 @@ class Trainer:
     ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
         self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else step.compute
+        self.way = way_of(replica.spec)
         self.group: Group | None = None  # of the generation that forms or trains
         self.agreed = -1  # step at which owners and buddies had the same bits for the last time
 
@@ -102,18 +102,20 @@ class Trainer:
             lambda: self.session.check(opening.generation),
             lambda finished: self.session.waits(opening.generation, finished),
         )
-        exchange = Exchange(self.replica, group, ownership, opening.workers)
+        exchange = self.way.exchange(self.replica, group, ownership, opening.workers)
         done = [opening.done.get(w, []) for w in opening.workers]
-        reduce = reducer(self.replica, group, ownership)
+        reduce = self.way.reducer(self.replica, group, ownership)
         generation = Generation(opening, group, ownership, exchange, reduce, opening.balance(), done)
         if opening.restore is not None:
             alive = partial(self.session.works, opening.generation)
-            restore.load(self.replica, self.session.storage, opening.restore, ownership, rank, alive)
+            kept = self.way.keeps(ownership, rank)
+            restore.load(self.replica, self.session.storage, opening.restore, *kept, alive)
             self.agreed = self.replica.step
             group.barrier()
-            self.replica.layout = opening.generation
+            self.replica.layout = opening.generation if self.way.twice else 0
         else:
-            hand_over(self.replica, opening, group, ownership, partial(self._ahead, generation))
+            ahead = partial(self._ahead, generation)
+            self.way.hand_over(self.replica, opening, group, ownership, ahead)
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)
         parking.clear()
         return generation
@@ -210,7 +212,7 @@ class Trainer:
 
     def _compare(self, generation: Generation) -> None:
         """Have owners and buddies the same bits? Asked once at a boundary."""
-        if generation.compared != self.replica.step and generation.group.world > 1:
+        if generation.compared != self.replica.step and generation.group.world > 1 and self.way.twice:
             generation.compared = self.replica.step
             workers = generation.opening.workers
             digests.compare(self.replica, generation.group, generation.ownership, workers, self.agreed)
@@ -219,7 +221,8 @@ class Trainer:
     def _sound(self, generation: Generation) -> None:
         """Is everything finite that is about to be measured or saved? Asked once at a boundary."""
         if generation.sound != self.replica.step:
-            mine = soundness.unsound(self.replica, generation.ownership, generation.group.rank)
+            kept = self.way.keeps(generation.ownership, generation.group.rank)
+            mine = soundness.unsound(self.replica, *kept)
             if found := [name for names in generation.group.gather_json(mine) for name in names]:
                 condemn(self.replica, found)
             generation.sound = self.replica.step
@@ -242,12 +245,13 @@ class Trainer:
         """Steps without an update. Each one ends in a commit, where commands are seen as well."""
         replica, group = self.replica, generation.group
         assert replica.cursor is not None and replica.eval_plan is not None
-        while replica.cursor.evaluated_step != replica.step:
-            shares = generation.balance.deal(replica.eval_plan.count(replica.cursor.position))
-            log = evaluate_step(replica, self.reader, self.session, group, generation.number, shares)
-            generation.log = max(generation.log, log)
-            if "regroup" in self._peek(generation):
-                break  # the next generation goes on with it
+        with self.way.in_common(replica, group, generation.ownership, self.session):
+            while replica.cursor.evaluated_step != replica.step:
+                shares = generation.balance.deal(replica.eval_plan.count(replica.cursor.position))
+                log = evaluate_step(replica, self.reader, self.session, group, generation.number, shares)
+                generation.log = max(generation.log, log)
+                if "regroup" in self._peek(generation):
+                    break  # the next generation goes on with it
         tells = group.rank in (0, generation.ownership.buddy[0])  # as of commits: one of them may be lost
         if tells and replica.cursor.evaluated_step == replica.step:
             self.session.evaluated(generation.number, replica)
@@ -267,7 +271,8 @@ class Trainer:
         self._sound(generation)
         self._compare(generation)  # what is in a checkpoint was the same twice
         generation.snapshots.add(at)
-        self.snapshots.take(self.replica, generation.ownership, generation.group.rank, generation.number)
+        with self.way.in_common(self.replica, generation.group, generation.ownership, self.session):
+            self.snapshots.take(self.replica, generation.ownership, generation.group.rank, generation.number)
 
     def _idle(self, generation: Generation) -> None:
         """Nothing is left to do here. Wait to be dismissed; take another snapshot if one is asked for."""

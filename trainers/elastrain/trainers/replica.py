@@ -89,6 +89,8 @@ class Replica:
         self.filling = Filling(model.space)
         self.each_once: bool | None = None  # does each gradient come once per backward? None: not seen yet
         self.reduced: dict[Range, Tensor] = {}  # held chunk -> its sums (lanes, elements) f32
+        self.mixed: Tensor | None = None  # gossip: the average with the neighbours, where the update begins
+        self.apart: float | None = None  # gossip: how far from the neighbours, squared
         self.next_states: dict[Range, dict[str, Tensor]] = {}  # held chunk -> what slots are after the commit
         self.common: dict[str, Tensor]  # what all replicas have alike beside parameters and buffers
         self.next_common: dict[str, Tensor] = {}  # of it after the commit
@@ -116,7 +118,7 @@ class Replica:
     def forget(self) -> None:
         self.cursor, self.record, self.whole, self.partial = None, None, False, None
         self.states.pieces, self.reduced, self.new_buffers = {}, {}, None
-        self.next_states, self.next_common = {}, {}
+        self.next_states, self.next_common, self.mixed = {}, {}, None
         self.layout = 0
 
     def report(self, generation: int, why: str, detail: str = "") -> Report:
@@ -161,6 +163,8 @@ class Replica:
         verdict = self.verdict(record)
         after = self.moved(self.cursor, record, verdict)
         if verdict.applied:
+            if self.mixed is not None:
+                self.model.params.copy_(self.mixed)
             with one_thread():
                 for chunk, sums in self.reduced.items():
                     self.update(chunk, sums, verdict, int(record["used"], 16), after)
@@ -177,7 +181,7 @@ class Replica:
         self.touched, self.whole = True, False  # whole again once the others' chunks are gathered
         self.cursor, self.record = after, record
         self.partial, self.reduced, self.new_buffers = None, {}, None
-        self.next_states, self.next_common = {}, {}
+        self.next_states, self.next_common, self.mixed = {}, {}, None
         return verdict
 
     def update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:

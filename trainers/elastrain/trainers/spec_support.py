@@ -26,8 +26,8 @@ class Fault:
 
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
-    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression, _local_sgd)
-    return [fault for check in (*checks, _served) for fault in check(spec)]
+    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression)
+    return [fault for check in (*checks, _local_sgd, _served, _gossip) for fault in check(spec)]
 
 
 def unsupported(spec: "JobSpec") -> list[Fault]:
@@ -75,17 +75,12 @@ def _allowed(spec: "JobSpec") -> str:
     return f"{per_group} to {most // per_group * per_group} workers{step}, as {why}"
 
 
-def _is_not(unwanted: object) -> Callable[[Any], bool]:
-    return lambda value: bool(value != unwanted)
-
-
 def _is(wanted: object) -> Callable[[Any], bool]:
     return lambda value: bool(value == wanted)
 
 
 _NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
-    ("strategy.name", _is_not("gossip"), "use all_reduce"),
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
     ("resources.accelerator", _is(None), "leave it out"),
@@ -235,6 +230,14 @@ def _served(spec: "JobSpec") -> list[Fault]:
         detail = f"{spec.aggregate} goes with staleness 0 only, got {strategy.staleness}: use gradients"
         faults.append(_fault("/aggregate", detail, "aggregate", "strategy"))
     return faults
+
+
+def _gossip(spec: "JobSpec") -> list[Fault]:
+    """What needs the sum over all workers."""
+    if spec.strategy.name != "gossip" or spec.watch.norms == "none":
+        return []
+    detail = f"{spec.watch.norms} needs the whole gradient, which nobody has under gossip: use none"
+    return [_fault("/watch/norms", detail, "watch", "strategy")]
 
 
 def _fault(pointer: str, detail: str, *fields: str) -> Fault:

@@ -112,6 +112,8 @@ class Exchange:
             "microbatches": list(partial.rows.values()),
             **({"inner": inner} if inner > 1 else {}),
         }
+        if self.replica.apart is not None:
+            entry["apart"] = self.replica.apart
         watch = self.replica.spec.watch
         if watch.norms != "none" and due(watch.every_steps, self.replica.step):
             record = merge(self.group.gather_json(entry), self.workers)

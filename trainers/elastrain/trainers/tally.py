@@ -44,7 +44,7 @@ class Tally:
         self._shares: dict[str, int] = {}  # worker -> microbatches that it computed of the newest step
         self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_STEPS + 1)  # (s, samples)
         self._shown: dict[str, Json] = {}
-        self._evaluated_step = -1
+        self._evaluated_step = self._measured_step = -1
         self._progress_at = 0.0
 
     def learn(self, said: Json) -> None:
@@ -58,6 +58,7 @@ class Tally:
     def restored(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self._evaluated_step = cursor.evaluated_step  # told before it was saved
+        self._measured_step = cursor.step
         self._recent.clear()
 
     def rolled_back(self) -> None:
@@ -87,16 +88,9 @@ class Tally:
             **self.behind.observe(record),
             **({"samples_per_s": self.speed} if self.speed else {}),
             **self._norms(record, verdict, scale_of(self.plan.batch)),
+            **_apart(record),
         }
-        self.sink(
-            {
-                "kind": "metric",
-                "at": now(),
-                "step": self.cursor.step,
-                "epoch_no": self.epoch_no,
-                "values": values,
-            }
-        )
+        self._point(self.cursor.step, values)
         if not verdict.applied:
             where = ", ".join(f"microbatch {j} on {w}" for j, w in record["bad"])
             what = "non-finite loss or gradient" if not verdict.finite else "its total weight is 0"
@@ -179,7 +173,16 @@ class Tally:
         if step <= self._evaluated_step:
             return
         self._evaluated_step = step
-        self.sink({"kind": "metric", "at": now(), "step": step, "epoch_no": self.epoch_no, "values": metrics})
+        self._point(step, metrics)
+
+    def _point(self, step: int, values: Json) -> None:
+        self.sink({"kind": "metric", "at": now(), "step": step, "epoch_no": self.epoch_no, "values": values})
+
+    def measured(self, step: int, metrics: Json) -> None:
+        """At a boundary, of what is saved or evaluated there; told once."""
+        if step > self._measured_step:
+            self._measured_step = step
+            self._point(step, metrics)
 
     def progress(self, status: str | None, machine: Machine) -> None:
         """Now and then, and whenever the status changes."""
@@ -277,3 +280,10 @@ class Tally:
         self.workers(machine)
         self._progress_at = 0.0
         self.progress(None, machine)
+
+
+def _apart(record: Json) -> dict[str, float]:
+    """Under gossip: the root mean square, over the workers, of how far they are from those they hear."""
+    if "apart" not in record:
+        return {}
+    return {"neighbour_distance": math.sqrt(record["apart"] / len(record["workers"]))}

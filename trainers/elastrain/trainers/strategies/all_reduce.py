@@ -1,0 +1,53 @@
+"""What a strategy may do in its own way within the one loop (loop.py); here, how all_reduce does it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from elastrain.trainers import handover
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.collectives import Group
+from elastrain.trainers.opening import Opening
+from elastrain.trainers.reducing import Reduce, reducer
+from elastrain.trainers.replica import Replica
+from elastrain.trainers.session import Session
+from elastrain.trainers.step import Exchange
+
+
+class AllReduce:
+    """Gradients are summed over all, and owner and buddy of each chunk make its update."""
+
+    twice = True  # what is kept is kept by two, who have the same bits
+
+    def keeps(self, ownership: Ownership, rank: int) -> tuple[Ownership, int]:
+        """Whose chunks, as which rank of them, a member keeps."""
+        return ownership, rank
+
+    def exchange(
+        self, replica: Replica, group: Group, ownership: Ownership, workers: Sequence[str]
+    ) -> Exchange:
+        """The commit, and what follows the update."""
+        return Exchange(replica, group, ownership, workers)
+
+    def reducer(self, replica: Replica, group: Group, ownership: Ownership) -> Reduce:
+        """From gradients to what an update takes."""
+        return reducer(replica, group, ownership)
+
+    def hand_over(
+        self,
+        replica: Replica,
+        opening: Opening,
+        group: Group,
+        ownership: Ownership,
+        meanwhile: Callable[[], bool],
+    ) -> None:
+        """Everybody gets what it keeps in the new generation; meanwhile: as in handover.py."""
+        handover.hand_over(replica, opening, group, ownership, meanwhile)
+
+    @contextlib.contextmanager
+    def in_common(
+        self, replica: Replica, group: Group, ownership: Ownership, session: Session
+    ) -> Iterator[None]:
+        """While it lasts, the replica holds what is to be evaluated or saved."""
+        yield
