@@ -16,11 +16,11 @@ from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Arrival, Group
-from elastrain.trainers.compression import Codec, Dithered
+from elastrain.trainers.compression import Codec, Residue
 from elastrain.trainers.messages import Range
 from elastrain.trainers.reduction import Reduction, add_into_received
 from elastrain.trainers.replica import Replica
-from elastrain.trainers.residuals import WIRE, Packed, Residuals, slots_of
+from elastrain.trainers.residuals import Packed, Residuals, slots_of
 from elastrain.trainers.tree import Node, root
 
 
@@ -41,7 +41,6 @@ class CodedReduction(Reduction):
         self.codec, self.residuals = codec, residuals
         plan = replica.plan
         self.share = plan.samples(replica.step) / plan.batch  # of a full batch; exactly 1.0 for one
-        self._dithered = Dithered(replica.step)
         self._mine: list[Tensor] = []  # by bucket: what would go to this rank
         self._left: dict[
             Range, dict[int, Packed]
@@ -73,7 +72,7 @@ class CodedReduction(Reduction):
 
     def _stride(self, elements: int) -> int:
         """Bytes of one wire node in a message."""
-        left = WIRE.size(elements) if self.residuals is not None else 0
+        left = self.residuals.kind.size(elements) if self.residuals is not None else 0
         return self.codec.size(elements) + left
 
     def _message(self, window: slice) -> Tensor:
@@ -102,8 +101,9 @@ class CodedReduction(Reduction):
         assert self.residuals is not None
         if self.share != 1.0:
             rest.div_(self.share)
-        data = self._dithered.encode(rest)
-        self.residuals.next[node.start].put(window, Packed.of(data, rest.numel()))
+        kind = self.residuals.kind
+        data = kind.encode(rest, self.replica.step)
+        self.residuals.next[node.start].put(window, Packed.of(kind, data, rest.numel()))
         return data
 
     # ---- unpacking --------------------------------------------------------------------------
@@ -126,18 +126,18 @@ class CodedReduction(Reduction):
                 data = message[at * stride : (at + 1) * stride]
                 found[node] = data[:packed]
                 if self.residuals is not None:
-                    left[node.start] = Packed.of(data[packed:], size)
+                    left[node.start] = Packed.of(self.residuals.kind, data[packed:], size)
         return found
 
     def _forward(self, sums: dict[Range, Tensor]) -> None:
         self._forward_sums(sums)
         if self.residuals is not None:
-            self._forward_residuals(self.residuals.unit)
+            self._forward_residuals(self.residuals)
 
     def _forward_sums(self, sums: dict[Range, Tensor]) -> None:
         super()._forward(sums)
 
-    def _forward_residuals(self, unit: int) -> None:
+    def _forward_residuals(self, residuals: Residuals) -> None:
         """To the buddy; and what is kept here becomes current with the commit."""
         own, space = self.ownership, self.ownership.space
         starts = sorted(node.start for nodes in self.covers for node in nodes)
@@ -151,11 +151,11 @@ class CodedReduction(Reduction):
                     kept[chunk] = {start: packed.cut(inside) for start, packed in left.items()}
         else:
             kept = {chunk: left for chunk, left in self._left.items() if chunk[0] < chunk[1]}
-            kept |= self._from_owners(kept, starts)
-        self.replica.next_states = {chunk: _by_slot(left, unit) for chunk, left in kept.items()}
+            kept |= self._from_owners(kept, starts, residuals.kind)
+        self.replica.next_states = {chunk: _by_slot(left, residuals.unit) for chunk, left in kept.items()}
 
     def _from_owners(
-        self, mine: dict[Range, dict[int, Packed]], starts: list[int]
+        self, mine: dict[Range, dict[int, Packed]], starts: list[int], kind: Residue
     ) -> dict[Range, dict[int, Packed]]:
         """Owners send to their buddies: chunk by chunk, wire node by wire node."""
         own, space = self.ownership, self.ownership.space
@@ -165,16 +165,16 @@ class CodedReduction(Reduction):
             chunks = [c for c in own.owned(self.rank) if c in mine]
             sends[buddy] = torch.cat([b for c in chunks for start in starts for b in mine[c][start].bytes])
         owners = own.kept_for(self.rank)
-        bytes_of = {r: sum(WIRE.size(space.length(c)) for c in own.owned(r)) * len(starts) for r in owners}
+        bytes_of = {r: sum(kind.size(space.length(c)) for c in own.owned(r)) * len(starts) for r in owners}
         arrived = self.group.exchange(sends, [bytes_of.get(r, 0) for r in range(self.world)], torch.uint8)
         found: dict[Range, dict[int, Packed]] = {}
         for owner in owners:
             at = 0
             for chunk in (c for c in own.owned(owner) if c[0] < c[1]):
                 length = space.length(chunk)
-                step = WIRE.size(length)
+                step = kind.size(length)
                 pieces = [arrived[owner][at + n * step : at + (n + 1) * step] for n in range(len(starts))]
-                found[chunk] = {s: Packed.of(p, length) for s, p in zip(starts, pieces, strict=True)}
+                found[chunk] = {s: Packed.of(kind, p, length) for s, p in zip(starts, pieces, strict=True)}
                 at += step * len(starts)
         return found
 
@@ -182,6 +182,6 @@ class CodedReduction(Reduction):
 def _by_slot(left: dict[int, Packed], unit: int) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for start, packed in left.items():
-        codes, scales = slots_of(start, unit)
+        codes, scales = slots_of(start, unit, packed.kind)
         state |= {codes.name: packed.codes, scales.name: packed.scales}
     return state

@@ -28,10 +28,48 @@ GROUP = 64  # elements with a scale of their own; divides every run
 LARGEST = 127.0  # code
 
 
-class Codec(Protocol):
-    """Packs runs of f32 into bytes. `feedback`: what it leaves out is to be kept."""
+class Residue:
+    """How what is left out is kept and sent: whole numbers of 8 or 4 bits with a scale for each group, which
+    lose something again. It is packed again and again, so it is rounded up or down in turn, such that over
+    many steps an element comes out right on average, however small it is beside its neighbours. Where each
+    element stands in its turn follows from the step and its place alone (a Weyl sequence), so everybody
+    rounds alike."""
 
-    feedback: bool
+    def __init__(self, bits: int) -> None:
+        self.largest = float(2 ** (bits - 1) - 1)
+        self.per = 8 // bits  # elements in a byte
+
+    def size(self, elements: int) -> int:
+        """Bytes of a packed run."""
+        return elements // self.per + elements // GROUP * 4
+
+    def encode(self, values: Tensor, step: int) -> Tensor:
+        """(elements,) f32 -> (bytes,) u8"""
+        turns = [math.fmod(k * _GOLDEN + step * _SILVER, 1.0) for k in range(GROUP)]
+        groups, scales = _scaled(values, self.largest)
+        groups.add_(torch.tensor(turns).clamp_(max=1.0 - 2.0**-24)).floor_()
+        if self.per == 1:
+            return _packed(groups, scales)
+        halves = groups.nan_to_num_(0.0).clamp_(-self.largest, self.largest).add_(_HALF).to(torch.uint8)
+        codes = halves[:, 0::2] | (halves[:, 1::2] << 4)
+        return torch.cat([codes.view(-1), scales.view(-1).view(torch.uint8)])
+
+    def decode(self, codes: Tensor, scales: Tensor) -> Tensor:
+        """(elements / per,) u8 and (elements / 64,) f32 -> (elements,) f32. Zeros are zeros."""
+        if self.per == 1:
+            return unpack(codes.view(torch.int8), scales)
+        halves = torch.stack([codes & 15, codes >> 4], dim=1).view(-1, GROUP)
+        return ((halves.float() - _HALF) * scales.view(-1, 1)).view(-1)
+
+
+_GOLDEN, _SILVER = (math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0) - 1.0  # far from every short fraction
+_HALF = 8.0  # what a code of four bits has added, to be without a sign
+
+
+class Codec(Protocol):
+    """Packs runs of f32 into bytes. `feedback`: how what it leaves out is kept; None: it is forgotten."""
+
+    feedback: Residue | None
 
     def size(self, elements: int) -> int:
         """Bytes of a packed run."""
@@ -49,7 +87,7 @@ class Codec(Protocol):
 class Half:
     """Two bytes for each element."""
 
-    feedback = False
+    feedback = None
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -67,13 +105,13 @@ class Half:
 class Int8:
     """One byte for each element, and a scale for each group."""
 
-    feedback = True
+    feedback = Residue(4)  # at most half a step of its own
 
     def size(self, elements: int) -> int:
         return elements + elements // GROUP * 4
 
     def encode(self, values: Tensor) -> Tensor:
-        groups, scales = _scaled(values)
+        groups, scales = _scaled(values, LARGEST)
         return _packed(groups.round_(), scales)
 
     def decode(self, data: Tensor, elements: int) -> Tensor:
@@ -81,32 +119,15 @@ class Int8:
         return unpack(codes, scales)
 
 
-class Dithered(Int8):
-    """As Int8, for what is packed again and again: rounded up or down in turn, such that over many steps an
-    element comes out right on average, however small it is beside its neighbours. Where each element stands
-    in its turn follows from the step and its place alone (a Weyl sequence), so everybody rounds alike."""
-
-    def __init__(self, step: int) -> None:
-        turns = [math.fmod(k * _GOLDEN + step * _SILVER, 1.0) for k in range(GROUP)]
-        self._turns = torch.tensor(turns).clamp_(max=1.0 - 2.0**-24)
-
-    def encode(self, values: Tensor) -> Tensor:
-        groups, scales = _scaled(values)
-        return _packed(groups.add_(self._turns).floor_(), scales)
-
-
-_GOLDEN, _SILVER = (math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0) - 1.0  # far from every short fraction
-
-
 def unpack(codes: Tensor, scales: Tensor) -> Tensor:
     """(n,) i8 and (n / 64,) f32 -> (n,) f32"""
     return (codes.view(-1, GROUP) * scales.view(-1, 1)).view(-1)
 
 
-def _scaled(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Each group by its own scale, (groups, 64) within -127..127, and the scales (groups, 1)."""
+def _scaled(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    """Each group by its own scale, (groups, 64) within -largest..largest, and the scales (groups, 1)."""
     groups = values.view(-1, GROUP)
-    scales = groups.abs().amax(1, keepdim=True).div_(LARGEST)
+    scales = groups.abs().amax(1, keepdim=True).div_(largest)
     return groups / torch.where(scales == 0.0, 1.0, scales), scales
 
 
@@ -118,7 +139,7 @@ def _packed(codes: Tensor, scales: Tensor) -> Tensor:
 class LargestOfEach:
     """Of each block the `fraction` of its elements that are largest in magnitude: value and place."""
 
-    feedback = True
+    feedback = Residue(8)
 
     def __init__(self, fraction: float, block: int) -> None:
         self.fraction, self.block = fraction, block
@@ -168,7 +189,7 @@ def _sparse_bytes(count: int) -> int:
 class Nothing:
     """All of it is left out."""
 
-    feedback = True
+    feedback = Residue(8)
 
     def size(self, elements: int) -> int:
         return 0

@@ -25,9 +25,9 @@ def reducer(replica: Replica, group: Group, ownership: Ownership) -> Reduce:
     packing = codec(spec, ownership.space.block)
     if packing is None:
         return partial(Reduction, replica, group, ownership)
-    if not packing.feedback:
+    if packing.feedback is None:
         return partial(CodedReduction, replica, group, ownership, codec=packing, residuals=None)
-    residuals = Residuals(replica.states, replica.unit, group, ownership)
+    residuals = Residuals(packing.feedback, replica.states, replica.unit, group, ownership)
     if isinstance(spec, PowerSGD):
         layout = Layout.of(ownership.space, spec.rank)
         factored = partial(PowerReduction, codec=packing, residuals=residuals, layout=layout)

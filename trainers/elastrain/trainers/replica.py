@@ -74,8 +74,8 @@ class Replica:
         self.unit = unit_size(spec.microbatches, spec.wire_nodes) if spec.wire_nodes else 1  # microbatches
         packing = codec(spec.compression, model.space.block)
         self.ceiling = self.unit if packing is not None else None  # of what is added up here (partials.py)
-        feedback = packing is not None and packing.feedback
-        left_out = residuals.slots(spec.microbatches, self.unit) if feedback else []
+        kind = packing.feedback if packing is not None else None
+        left_out = residuals.slots(spec.microbatches, self.unit, kind) if kind is not None else []
         self.states = ChunkStates(model.space, self.rule, left_out)
         inner = self.rule.inner.slots if isinstance(self.rule, RoundRule) else ()
         # optimizer state that everybody has whole, as the parameters: slot -> (size,) f32

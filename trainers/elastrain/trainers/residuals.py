@@ -2,8 +2,8 @@
 
 The residual of a wire node belongs to the node, not to a worker: it is a slot of every chunk's state, kept by
 owner and buddy, so that it changes hands, is compared, saved, and rolled back like the optimizer's. It is
-kept as int8 with a scale for each 64 elements, rounded by turns (compression.Dithered); what that leaves
-out is forgotten. Whoever computes a node keeps its residual for itself too, and asks the owners for it only
+kept in 8 or 4 bits for each element, rounded by turns (compression.Residue); what that leaves out is
+forgotten. Whoever computes a node keeps its residual for itself too, and asks the owners for it only
 when it did not compute the node in the step before.
 
 It is in the measure of a full batch: in a short one it counts as much less as the batch is shorter.
@@ -19,48 +19,53 @@ from torch import Tensor
 
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Arrival, Group
-from elastrain.trainers.compression import GROUP, Int8, unpack
+from elastrain.trainers.compression import GROUP, Residue
 from elastrain.trainers.memory import blank
 from elastrain.trainers.messages import Range
 from elastrain.trainers.states import ChunkStates, Slot
 from elastrain.trainers.tree import Node
 
-WIRE = Int8()  # how long a residual is on its way
 
-
-def slots(count: int, unit: int) -> list[Slot]:
+def slots(count: int, unit: int, kind: Residue) -> list[Slot]:
     """Of all wire nodes of a step of `count` microbatches; `unit`: microbatches of each."""
-    return [slot for start in range(0, count, unit) for slot in slots_of(start, unit)]
+    return [slot for start in range(0, count, unit) for slot in slots_of(start, unit, kind)]
 
 
-def slots_of(start: int, unit: int) -> tuple[Slot, Slot]:
+def slots_of(start: int, unit: int, kind: Residue) -> tuple[Slot, Slot]:
     """Codes and scales of the wire node that begins with microbatch `start`."""
-    name = f"residual.{unit}.{start}"
-    return Slot(name, torch.int8), Slot(f"{name}.scale", per=GROUP)
+    name = f"residual.{unit}.{start}.{8 // kind.per}"
+    return Slot(name, torch.uint8, kind.per), Slot(f"{name}.scale", per=GROUP)
 
 
 @dataclass(frozen=True)
 class Packed:
     """A residual, of some run of elements or of all."""
 
-    codes: Tensor  # (elements,) i8
+    kind: Residue
+    codes: Tensor  # (elements / kind.per,) u8
     scales: Tensor  # (elements / 64,) f32
 
     @classmethod
-    def blank(cls, elements: int) -> Packed:
-        return cls(blank(elements, torch.int8), blank(elements // GROUP, torch.float32))
+    def blank(cls, kind: Residue, elements: int) -> Packed:
+        codes = blank(elements // kind.per, torch.uint8)
+        return cls(kind, codes, blank(elements // GROUP, torch.float32))
 
     @classmethod
-    def of(cls, data: Tensor, elements: int) -> Packed:
-        """data: (WIRE.size(elements),) u8"""
-        return cls(data[:elements].view(torch.int8), data[elements:].view(torch.float32))
+    def of(cls, kind: Residue, data: Tensor, elements: int) -> Packed:
+        """data: (kind.size(elements),) u8"""
+        end = elements // kind.per
+        return cls(kind, data[:end], data[end:].view(torch.float32))
 
     @property
     def bytes(self) -> list[Tensor]:
-        return [self.codes.view(torch.uint8), self.scales.view(torch.uint8)]
+        return [self.codes, self.scales.view(torch.uint8)]
 
     def cut(self, window: slice) -> Packed:
-        return Packed(self.codes[window], self.scales[window.start // GROUP : window.stop // GROUP])
+        codes, scales = (
+            t[window.start // per : window.stop // per]
+            for t, per in ((self.codes, self.kind.per), (self.scales, GROUP))
+        )
+        return Packed(self.kind, codes, scales)
 
     def put(self, window: slice, other: Packed) -> None:
         here = self.cut(window)
@@ -69,14 +74,16 @@ class Packed:
 
     def values(self) -> Tensor:
         """(elements,) f32"""
-        return unpack(self.codes, self.scales)
+        return self.kind.decode(self.codes, self.scales)
 
 
 class Residuals:
     """Of the wire nodes that this rank computes, in one generation; named by their first microbatch."""
 
-    def __init__(self, states: ChunkStates, unit: int, group: Group, ownership: Ownership) -> None:
-        self.states, self.unit, self.group, self.ownership = states, unit, group, ownership
+    def __init__(
+        self, kind: Residue, states: ChunkStates, unit: int, group: Group, ownership: Ownership
+    ) -> None:
+        self.kind, self.states, self.unit, self.group, self.ownership = kind, states, unit, group, ownership
         self.rank, self.space = group.rank, ownership.space
         self.current: dict[int, Packed] = {}
         self.next: dict[int, Packed] = {}
@@ -91,7 +98,7 @@ class Residuals:
 
         covers[r]: the wire nodes that rank r computes.
         """
-        self.next = {n.start: Packed.blank(self.space.size) for n in covers[self.rank]}
+        self.next = {n.start: Packed.blank(self.kind, self.space.size) for n in covers[self.rank]}
         needs = [[n.start for n in c if n.start not in at] for c, at in zip(covers, self._at, strict=True)]
         self._needs = needs
         if not any(needs):
@@ -104,7 +111,8 @@ class Residuals:
             ]
             sends[peer] = torch.cat(parts) if parts and peer != self.rank else None
         sizes = [
-            sum(WIRE.size(self.space.length(c)) for c, _ in self._order(owner, mine)) * (owner != self.rank)
+            sum(self.kind.size(self.space.length(c)) for c, _ in self._order(owner, mine))
+            * (owner != self.rank)
             for owner in range(world)
         ]
         self._arrival = self.group.start_exchange(sends, sizes, torch.uint8)
@@ -116,7 +124,7 @@ class Residuals:
         arrived, self._arrival = self._arrival(), None
         mine = self._needs[self.rank]
         for start in mine:
-            self.current[start] = Packed.blank(self.space.size)
+            self.current[start] = Packed.blank(self.kind, self.space.size)
         for owner in range(self.group.world):
             at = 0
             for chunk, start in self._order(owner, mine):
@@ -125,8 +133,8 @@ class Residuals:
                 if owner == self.rank:
                     came = self._kept(chunk, start)
                 else:
-                    came = Packed.of(arrived[owner][at : at + WIRE.size(length)], length)
-                    at += WIRE.size(length)
+                    came = Packed.of(self.kind, arrived[owner][at : at + self.kind.size(length)], length)
+                    at += self.kind.size(length)
                 self.current[start].put(window, came)
 
     def _order(self, owner: int, starts: Sequence[int]) -> Iterator[tuple[Range, int]]:
@@ -137,9 +145,9 @@ class Residuals:
                     yield chunk, start
 
     def _kept(self, chunk: Range, start: int) -> Packed:
-        codes, scales = slots_of(start, self.unit)
+        codes, scales = slots_of(start, self.unit, self.kind)
         state = self.states.read(chunk)
-        return Packed(state[codes.name], state[scales.name])
+        return Packed(self.kind, state[codes.name], state[scales.name])
 
     def advance(self, covers: Sequence[Sequence[Node]], applied: bool) -> None:
         """The step is committed. If it was skipped, what was left out before it still is."""
