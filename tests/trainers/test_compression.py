@@ -144,10 +144,12 @@ def test_what_is_small_beside_its_neighbours_is_kept_on_average(bits: int) -> No
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_residual_that_begins_is_nothing(bits: int) -> None:
+def test_a_code_of_zero_is_nothing_whatever_the_scale(bits: int) -> None:
+    """As in a residual that begins, and between two parameters after a checkpoint was loaded."""
     kind = Residue(bits)
     codes = torch.zeros(128 // kind.per, dtype=torch.uint8)
-    assert not bool(kind.decode(codes, torch.zeros(2)).any())
+    assert not bool(kind.decode(codes, torch.ones(2)).any())
+    assert not bool(kind.encode(torch.zeros(128), 3)[: codes.numel()].any())
 
 
 @pytest.mark.parametrize(

@@ -50,26 +50,27 @@ class Residue:
         groups.add_(torch.tensor(turns).clamp_(max=1.0 - 2.0**-24)).floor_()
         if self.per == 1:
             return _packed(groups, scales)
-        halves = groups.nan_to_num_(0.0).clamp_(-self.largest, self.largest).add_(_HALF).to(torch.uint8)
-        codes = halves[:, 0::2] | (halves[:, 1::2] << 4)
+        halves = groups.nan_to_num_(0.0).clamp_(-self.largest, self.largest).to(torch.int8).view(torch.uint8)
+        codes = halves[:, 0::2] & 15 | halves[:, 1::2] << 4
         return torch.cat([codes.view(-1), scales.view(-1).view(torch.uint8)])
 
     def decode(self, codes: Tensor, scales: Tensor) -> Tensor:
-        """(elements / per,) u8 and (elements / 64,) f32 -> (elements,) f32. Zeros are zeros."""
+        """(elements / per,) u8 and (elements / 64,) f32 -> (elements,) f32. A code of zero is zero,
+        whatever the scale: what lies between two parameters is in no checkpoint."""
         if self.per == 1:
             return unpack(codes.view(torch.int8), scales)
         halves = torch.stack([codes & 15, codes >> 4], dim=1).view(-1, GROUP)
-        return ((halves.float() - _HALF) * scales.view(-1, 1)).view(-1)
+        return (((halves ^ 8).float() - 8.0) * scales.view(-1, 1)).view(-1)  # with the sign of four bits
 
 
 _GOLDEN, _SILVER = (math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0) - 1.0  # far from every short fraction
-_HALF = 8.0  # what a code of four bits has added, to be without a sign
 
 
 class Codec(Protocol):
     """Packs runs of f32 into bytes. `feedback`: how what it leaves out is kept; None: it is forgotten."""
 
-    feedback: Residue | None
+    @property
+    def feedback(self) -> Residue | None: ...
 
     def size(self, elements: int) -> int:
         """Bytes of a packed run."""
