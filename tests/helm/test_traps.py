@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,7 +128,7 @@ def test_two_long_names_that_begin_alike_stay_two() -> None:
     assert not names(first) & names(second)
 
 
-def test_what_kubernetes_lets_nobody_change_does_not_change_on_an_upgrade(tmp_path: Any) -> None:
+def test_what_kubernetes_lets_nobody_change_does_not_change_on_an_upgrade(tmp_path: Path) -> None:
     """Selectors and claims are immutable: a new version or another label must not touch them."""
     before = render(ALL)
     changed = {
@@ -134,8 +136,7 @@ def test_what_kubernetes_lets_nobody_change_does_not_change_on_an_upgrade(tmp_pa
         "service": {"podLabels": {"x": "y"}, "replicas": 5, "image": {"tag": "9.9.9"}},
     }
     after = render(with_values(ALL, changed))
-    newer = tmp_path / "elastrain"
-    _copy(newer)
+    newer = _copy(tmp_path)
     chart = yaml.safe_load((newer / "Chart.yaml").read_text())
     (newer / "Chart.yaml").write_text(yaml.safe_dump({**chart, "version": "7.0.0", "appVersion": "7.0.0"}))
     upgraded = render(ALL, chart=newer)
@@ -146,10 +147,9 @@ def test_what_kubernetes_lets_nobody_change_does_not_change_on_an_upgrade(tmp_pa
     assert version == "7.0.0"
 
 
-def _copy(target: Any) -> None:
-    import shutil
-
-    shutil.copytree(CHART, target)
+def _copy(folder: Path) -> Path:
+    """The chart, to be changed."""
+    return Path(shutil.copytree(CHART, folder / "elastrain"))
 
 
 def test_no_secret_is_made_so_none_can_change_on_an_upgrade() -> None:
@@ -175,12 +175,33 @@ def test_a_changed_setting_rolls_the_pods_and_nothing_else_does() -> None:
     assert checksum({"ingress": {"hosts": ["other.org"]}}) == checksum({})
 
 
-def test_workers_that_train_are_not_taken_away_by_an_upgrade() -> None:
-    """`replicas` is the autoscaler's: against a cluster, the chart keeps what is there, within bounds."""
-    template = (CHART / "templates/_ray.tpl").read_text()
-    assert 'lookup "ray.io/v1" "RayCluster"' in template
-    [group] = render({}).one("RayCluster")["spec"]["workerGroupSpecs"]
-    assert group["replicas"] == group["minReplicas"] == 1
+LOOKUP = 'lookup "ray.io/v1" "RayCluster" .Release.Namespace (include "elastrain.rayClusterName" .)'
+
+
+@pytest.mark.parametrize(("there", "kept"), [(None, 1), (0, 1), (1, 1), (7, 7), (9, 8)])
+def test_workers_that_train_are_not_taken_away_by_an_upgrade(
+    there: int | None, kept: int, tmp_path: Path
+) -> None:
+    """`replicas` is the autoscaler's: what the cluster has is kept, within the group's bounds.
+
+    Nothing can be looked up where there is no cluster, so a copy of the chart is told what there is.
+    """
+    live = {"spec": {"workerGroupSpecs": [{"groupName": "other", "replicas": 3}]}}
+    if there is not None:
+        live["spec"]["workerGroupSpecs"].append({"groupName": "cpu", "replicas": there})
+    told = _copy(tmp_path)
+    template = told / "templates/_ray.tpl"
+    assert LOOKUP in template.read_text()
+    template.write_text(template.read_text().replace(LOOKUP, ".Values.global.live"))
+
+    def replicas(**ray: Any) -> int:
+        groups = {"cpu": {"min": 1, "max": 8}}
+        values = {"global": {"live": live}, "ray": {"workerGroups": groups, **ray}}
+        [group] = render(values, chart=told).one("RayCluster")["spec"]["workerGroupSpecs"]
+        return int(group["replicas"])
+
+    assert replicas() == kept
+    assert replicas(autoscaling={"enabled": False}) == 1, "without one, the values say how many"
 
 
 def test_objects_that_hold_data_outlive_the_release_unless_told_otherwise() -> None:
