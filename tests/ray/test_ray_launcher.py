@@ -23,6 +23,7 @@ from websockets.sync.server import Server, ServerConnection, serve
 from elastrain.service.up_processes import MARK
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
 from elastrain.trainers.messages import Notice
+from elastrain.trainers.pod_stop import commands_here, node_id, ray_drains
 from elastrain.trainers.storage import open_storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("connected"), pytest.mark.timeout(180)]
@@ -319,22 +320,18 @@ def test_every_node_is_searched_and_one_that_is_gone_is_named(spot_node: str) ->
 
 
 def test_a_drained_node_gives_its_workers_a_notice_and_gets_no_new_ones(
-    tmp_path: Path, coordinator: Coordinator, ray_head: Any, spot_node: str
+    tmp_path: Path,
+    coordinator: Coordinator,
+    ray_head: Any,
+    spot_node: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched = Launched(tmp_path, coordinator, spot=0.5)
     launched.start("g20", "w20")
     wait_for(lambda: "w20" in coordinator.connections)
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "ray.scripts.scripts", "drain-node"),
-            *(f"--address=127.0.0.1:{ray_head.ports.gcs}", f"--node-id={spot_node}"),
-            *("--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot"),
-            "--deadline-remaining-seconds=60",
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{ray_head.ports.gcs}")
+    assert spot_node in {node_id([command]) for command in commands_here()}, "Ray's processes name it"
+    ray_drains(spot_node, 60)  # as a pod does that is about to be stopped
 
     def notice() -> Notice | None:
         launched.look()
