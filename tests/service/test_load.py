@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from elastrain.service import submission
+from elastrain.service import pace, submission
+from elastrain.service.scheduling import Ask, Node, plan
+from elastrain.service.scheduling.order import BREATH
 from elastrain.service.store import Store, engine, fresh, jobs
 from world import ADMIN, SPEC, World
 
@@ -126,6 +128,26 @@ def test_a_page_of_running_jobs_asks_as_much_as_one_of_them(tmp_path: Path) -> N
         assert len(world.control.list_jobs(actor=ADMIN)["items"]) == 6
     assert len(many) == len(alone)
     world.store.close()
+
+
+def test_a_long_plan_lets_requests_go_first_and_comes_out_the_same() -> None:
+    asks = [Ask(f"j-{n}", "a", 1, 1, 1, {"CPU": 1.0}, since=float(n % 7)) for n in range(1000)]
+    breaths = list[int]()
+    nodes = [Node("n", {"CPU": 3.0})]
+    made = plan(asks, nodes, breathe=lambda: breaths.append(1))
+    assert made == plan(asks, nodes)
+    assert len(breaths) >= 2 * 1000 // BREATH
+
+
+def test_who_computes_for_long_sleeps_now_and_then_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [0.0], list[float]()
+    monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pace.time, "sleep", slept.append)
+    breathe = pace.Breath()
+    for step_s in (0.0015, 0.0, 0.001, 0.0015, 0.0):
+        now[0] += step_s
+        breathe()
+    assert slept == [pace.Breath.SLEEPS_S]
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_no_longer_asked_about(world: World) -> None:

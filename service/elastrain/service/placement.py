@@ -15,6 +15,7 @@ from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wait, facts, plan
 from elastrain.service.scheduling.asks import BEHIND
 from elastrain.service.scheduling.ceiling import Shape
+from elastrain.service.scheduling.order import BREATH
 from elastrain.service.store import Store, Tx, feed, jobs, plans
 from elastrain.service.store.rows import JobRow
 
@@ -46,8 +47,7 @@ class Placement:
         with self._store.read() as tx:
             known = facts.read(tx, now, self._known, breathe)
         made = self._plan(known, nodes, error, now, breathe)
-        breathe()
-        wanted = _news(known, made.answers)
+        wanted = _news(known, made.answers, breathe)
         if not admitting:
             wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
         if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
@@ -99,21 +99,25 @@ class Placement:
         return started
 
 
-def _news(known: facts.Facts, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+def _news(
+    known: facts.Facts, answers: Mapping[str, Answer], breathe: Callable[[], None]
+) -> dict[str, Answer]:
     """Those answers with which there is something to write."""
     found: dict[str, Answer] = {}
-    told: dict[tuple[Wait, str, str | None, int], bool] = {}  # thousands wait alike, and say so already
-    for id, answer in answers.items():
+    told: dict[tuple[int, str, str | None, int], bool] = {}  # thousands wait alike, and say so already
+    for number, (job, answer) in enumerate(answers.items()):
+        if not number % BREATH:
+            breathe()
         if isinstance(answer, Wait):
-            row = known.waiting[id]
-            kind = (answer, row.reason, row.message, row.short_of)
+            row = known.waiting[job]
+            kind = (id(answer), row.reason, row.message, row.short_of)
             if (new := told.get(kind)) is None:
                 new = told[kind] = kind[1:] != _waiting(row.reason, answer)
         else:
-            before = known.active[id].workers_target if id in known.active else 0
+            before = known.active[job].workers_target if job in known.active else 0
             new = isinstance(answer, Preempt) or answer.workers != before
         if new:
-            found[id] = answer
+            found[job] = answer
     return found
 
 

@@ -21,7 +21,8 @@ from elastrain.service.scheduling.asks import (
 )
 from elastrain.service.scheduling.ceiling import Shape, addable
 from elastrain.service.scheduling.curve import curve_of
-from elastrain.service.scheduling.plan import BREATH, plan
+from elastrain.service.scheduling.order import BREATH
+from elastrain.service.scheduling.plan import plan
 from elastrain.service.store import Tx, attempts, jobs, plans, projects, training
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow

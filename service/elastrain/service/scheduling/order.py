@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from elastrain.service.scheduling.asks import Ask, Policy
 from elastrain.service.scheduling.room import Room, share_of
 
 OVERDUE_S = 3600.0
+# others may compute after so many jobs
+BREATH = 50
 
 
-def in_order(asks: Iterable[Ask], room: Room, policy: Policy) -> list[Ask]:
-    """These jobs, first first."""
+def in_order(
+    asks: Iterable[Ask], room: Room, policy: Policy, breathe: Callable[[], None] = lambda: None
+) -> list[Ask]:
+    """These jobs, first first. breathe: is called often, to let others compute."""
     classes: defaultdict[int, list[Ask]] = defaultdict(list)
-    for ask in sorted(asks, key=lambda ask: (ask.since, ask.id)):
+    for ask in sorted(asks, key=attrgetter("since", "id")):
         classes[ask.priority].append(ask)
-    shares = _Shares(room, policy)
+    shares = _Shares(room, policy, breathe)
     found: list[Ask] = []
     for priority in sorted(classes, reverse=True):
         patient: list[Ask] = []
@@ -58,8 +63,9 @@ def _in_turns(asks: list[Ask], shares: _Shares) -> Iterable[Ask]:
 class _Shares:
     """The part of the cluster that each project has, if those that were counted ran."""
 
-    def __init__(self, room: Room, policy: Policy) -> None:
-        self._room, self._policy = room, policy
+    def __init__(self, room: Room, policy: Policy, breathe: Callable[[], None]) -> None:
+        self._room, self._policy, self._breathe = room, policy, breathe
+        self._counted = 0
         self._shares: dict[str, float] = {}
         self._weights: dict[str, float] = {}
         self._parts: dict[tuple[object, ...], float] = {}  # jobs of few kinds are many
@@ -73,13 +79,13 @@ class _Shares:
     def count(self, ask: Ask) -> float:
         """As if it ran; its project's share then. Shares of single jobs are added up: an upper bound where
         its resources differ."""
-        share = self.of(ask.project) + self._part(ask) / self._weights[ask.project]
-        self._shares[ask.project] = share
-        return share
-
-    def _part(self, ask: Ask) -> float:
+        self._counted += 1
+        if not self._counted % BREATH:
+            self._breathe()
         part = self._parts.get(ask.demand)
         if part is None:
             whole = {name: amount * ask.least for name, amount in ask.worker.items()}
             part = self._parts[ask.demand] = share_of(whole, self._room.total)
-        return part
+        share = self.of(ask.project) + part / self._weights[ask.project]
+        self._shares[ask.project] = share
+        return share

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from elastrain.service.jobs import Reason
 from elastrain.service.scheduling.asks import BEHIND, Answer, Ask, Grant, Node, Policy, Preempt, Stage, Wait
-from elastrain.service.scheduling.order import in_order
+from elastrain.service.scheduling.order import BREATH, in_order
 from elastrain.service.scheduling.reclaim import make_room
 from elastrain.service.scheduling.room import BOTH, SOON, Room
 from elastrain.service.scheduling.sentences import blocked, needs, never, over_quota, promised
@@ -27,8 +27,6 @@ from elastrain.service.scheduling.spare import hand_out, to_move
 DETAILED = 50
 # for so many jobs in a round others may be asked to make room
 RECLAIMS = 10
-# others may go first after so many jobs
-BREATH = 50
 
 
 @dataclass
@@ -71,7 +69,7 @@ class _Round:
     def run(self, breathe: Callable[[], None]) -> Plan:
         waiting = [ask for ask in self._asks if ask.stage in (Stage.WAITING, Stage.RESTING)]
         short = [ask for ask in self._asks if ask.stage is Stage.RUNNING and ask.held < ask.min]
-        for number, ask in enumerate(in_order([*waiting, *short], self._room, self._policy)):
+        for number, ask in enumerate(in_order([*waiting, *short], self._room, self._policy, breathe)):
             if not number % BREATH:
                 breathe()
             if ask.stage is Stage.RUNNING:
