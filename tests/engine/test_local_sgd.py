@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.chaos import Chaos
 from engine.checks import check, logs_of
 from engine.harness import Run, finish, kill, once_saved, probe, run, scale, toy
 
@@ -47,6 +48,13 @@ def test_workers_that_died_left_and_joined_within_rounds_changed_nothing(
     check(changed, undisturbed)
     assert len(changed.events("worker.lost")) == 2 and changed.events("worker.left")
     assert not changed.events("rollback")
+
+
+def test_rounds_under_fire_until_the_last_one_changed_nothing(tmp_path: Path) -> None:
+    spec = rounds(steps=30)
+    chaos = Chaos(tmp_path / "many", spec, (1, 4), seed=3).go()
+    check(chaos, run(tmp_path / "one", spec))
+    assert chaos.counts["kills"] > 0
 
 
 def test_averaged_adam_state_survives_kills_as_well(tmp_path: Path) -> None:

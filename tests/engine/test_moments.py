@@ -31,6 +31,15 @@ def test_moments_are_the_same_after_every_change_of_members_and_for_any_number_o
     assert changed.metric("loss") == alone.metric("loss")
 
 
+def test_servers_that_keep_the_moments_have_the_same_bits_also_after_deaths(tmp_path: Path) -> None:
+    strategy = {"name": "parameter_server", "staleness": 0, "servers": 2}  # which have the first ranks
+    alone = run(tmp_path / "one", moments(steps=20))
+    spec = moments(steps=20, strategy=strategy, task_args={"sleep_s": 0.02})
+    served = run(tmp_path / "served", spec, 2, (5, kill(2)), (12, kill(0)))
+    assert served.digests == alone.digests
+    assert len(served.events("worker.lost")) == 2
+
+
 def test_amsgrad_and_bf16_keep_their_bits_as_well(tmp_path: Path) -> None:
     spec = moments(optimizer=AMSGRAD, precision="bf16", steps=16)
     alone = run(tmp_path / "one", spec)
