@@ -37,7 +37,10 @@ test: lint quick stores sabotage fuzz helm docker engine ray e2e
 quick: $(dev_stamp)
 	$(pytest) -n auto -m "not stores and not sabotage and not fuzz and not helm and not docker and not engine and not ray and not e2e and not gpu"
 
-stores sabotage fuzz helm docker engine ray e2e gpu: $(dev_stamp)
+stores fuzz: $(dev_stamp)
+	$(pytest) -n auto -m $@
+
+sabotage helm docker engine ray e2e gpu: $(dev_stamp)
 	$(pytest) -m $@
 
 RUNS ?= 100000
@@ -46,7 +49,7 @@ simulate: $(dev_stamp)
 	cd tests && $(abspath $(bin))/python -m trainers.simulation --big
 
 QUICK ?= --quick
-BENCHES := steady recovery goodput memory growth load
+BENCHES := steady recovery goodput memory growth algorithms load
 bench: $(bench_stamp)
 	@for name in $(BENCHES); do echo "== $$name"; $(bin)/python bench/$$name.py $(QUICK) || true; done
 

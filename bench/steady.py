@@ -24,7 +24,7 @@ from rig.analysis import (
 )
 from rig.report import bars, finish, table
 from rig.rounds import Case, Measure, Results, Row, measure, options
-from rig.run import Run
+from rig.run import Run, loopback_bytes
 from rig.systems import Limit, Ours, RayTrain, Torchft, Torchrun
 
 WORKERS = 2
@@ -63,9 +63,9 @@ def steady(span_s: float, together: bool = True) -> Measure:
         first = run.wait_step(1)
         run.wait_step(WARM_STEPS, WORKERS)
         run.others()
-        since, sent = run.commits()[-1]["step"], _loopback_bytes()
+        since, sent = run.commits()[-1]["step"], loopback_bytes()
         time.sleep(span_s)
-        moved, others = _loopback_bytes() - sent, run.others()
+        moved, others = loopback_bytes() - sent, run.others()
         commits = run.commits()
         times = (step_times if together else per_worker_step_times)(commits, since)
         return {
@@ -98,14 +98,6 @@ def with_checkpoints(count: int) -> Measure:
         }
 
     return look
-
-
-def _loopback_bytes() -> int:
-    """Received by the loopback device so far. It is everybody's: only a quiet machine gives a good figure."""
-    for line in Path("/proc/net/dev").read_text().splitlines():
-        if line.strip().startswith("lo:"):
-            return int(line.split(":")[1].split()[0])
-    return 0
 
 
 def report(results: Results, out: Path) -> int:
