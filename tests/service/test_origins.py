@@ -42,6 +42,11 @@ def test_the_newest_good_checkpoint_or_that_of_a_step_is_settled_at_the_submit(
         ("{source}@60", {}, "it has 20, 40"),
         ("{source}", {"steps": 40}, "nothing would be left"),
         ("{source}", {"optimizer": {"name": "sgd", "lr": 0.1}}, "the state of adam"),
+        (
+            "{source}",
+            {"strategy": {"name": "local_sgd", "local_steps": 4}},
+            "counts batches, and this job rounds of 4 local steps",
+        ),
     ],
 )
 def test_a_checkpoint_that_does_not_exist_or_fit_is_an_error_and_not_a_start_from_scratch(
@@ -65,3 +70,18 @@ def test_a_job_without_a_checkpoint_a_deleted_one_and_another_projects_are_not_t
     world.control.delete(source, actor=ADMIN)
     with pytest.raises(Invalid, match="no job"):
         world.submit(resume_from=source)
+
+
+def test_rounds_go_on_from_rounds_of_the_same_length_and_outer_momentum_from_outer_momentum(
+    world: World,
+) -> None:
+    average = {"name": "local_sgd", "local_steps": 4}
+    id, driver = world.running(strategy=average)
+    driver.saves(20)
+    driver.ends("succeeded")
+    world.round()
+    assert world.job(world.submit(resume_from=id, strategy=average))["spec"]["resume_from"] == f"{id}@20"
+    with pytest.raises(Invalid, match="rounds of 4 local steps, and this job rounds of 5 local steps"):
+        world.submit(resume_from=id, strategy={**average, "local_steps": 5})
+    with pytest.raises(Invalid, match="no outer momentum"):
+        world.submit(resume_from=id, strategy={**average, "outer": "diloco"})

@@ -8,7 +8,7 @@ import pytest
 
 from elastrain.trainers.membership import Machine
 from elastrain.trainers.rounds import Rounds, plan_of
-from elastrain.trainers.spec import SpecError, parse_spec, spec_digest
+from elastrain.trainers.spec import SpecError, amended, parse_spec, spec_digest
 from elastrain.trainers.tally import Tally
 from trainers.stage import training
 
@@ -86,6 +86,13 @@ def test_the_number_of_replicas_is_the_specs_whatever_the_workers_are() -> None:
     few, many = spec_of(local(4, 8), workers={"max": 2}), spec_of(local(4, 8), workers={"max": 8})
     assert plan_of(few, 999).count(0) == plan_of(many, 999).count(0) == 8
     assert spec_digest(few) == spec_digest(many)
+
+
+def test_a_running_job_gets_no_more_workers_than_it_has_replicas() -> None:
+    running = spec_of(local(4, 4), workers={"max": 2})
+    assert amended(running, {"workers": {"max": 4}}).workers.max == 4
+    with pytest.raises(SpecError, match="5 workers are more than the 4 replicas of local_sgd"):
+        amended(running, {"workers": {"max": 5}})
 
 
 def test_diloco_is_short_for_its_outer_optimizer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from elastrain.service.auth import Actor
 from elastrain.service.errors import Conflict, Invalid, NotFound
 from elastrain.service.finding import find
@@ -53,6 +55,18 @@ def _must_fit(spec: JobSpec, row: JobRow, step: int) -> None:
         raise _invalid(
             f"that checkpoint has the state of {theirs}, and optimizer.name is {spec.optimizer.name}"
         )
+    counted, counts = _counted(row.spec["strategy"]), _counted(spec.strategy.model_dump())
+    if counted != counts:
+        text = f"that checkpoint counts {counted}, and this job {counts}"
+        raise _invalid(f"{text}: its step would be another place in the data")
+    outer = getattr(spec.strategy, "outer", None)
+    if outer is not None and outer.momentum and not row.spec["strategy"]["outer"]["momentum"]:
+        raise _invalid(f"that checkpoint has no outer momentum, and strategy.outer has {outer.momentum}")
+
+
+def _counted(strategy: dict[str, Any]) -> str:
+    """What the steps of a job are."""
+    return f"rounds of {n} local steps" if (n := strategy.get("local_steps")) else "batches"
 
 
 def _invalid(detail: str, pointer: str = "/resume_from") -> Invalid:
