@@ -138,3 +138,23 @@ def test_a_spec_may_only_name_code_of_its_own_project(world: World) -> None:
     with pytest.raises(Invalid) as refused:
         world.control.submit({**SPEC, "code": "0" * 64}, actor=ADMIN)
     assert refused.value.errors[0]["pointer"] == "/code"
+
+
+def test_a_dry_run_and_the_job_warn_of_what_the_spec_had_better_not_say(world: World) -> None:
+    alone = {**SPEC, "compression": "int8", "workers": {"min": 1, "max": 1}}
+    job, _ = world.control.submit(alone, actor=ADMIN)
+    assert world.control.dry_run(alone, actor=ADMIN)["warnings"] == job["warnings"]
+    assert ["nothing travels" in warning for warning in job["warnings"]] == [True]
+    assert world.control.submit(SPEC, actor=ADMIN)[0]["warnings"] == []
+
+
+def test_a_compressed_job_does_not_grow_beyond_the_parts_that_its_sums_were_cut_into(world: World) -> None:
+    job, _ = world.control.submit(
+        {**SPEC, "compression": "int8", "workers": {"min": 1, "max": 2}}, actor=ADMIN
+    )
+    assert job["spec"]["wire_nodes"] == 2
+    with pytest.raises(Invalid) as refused:
+        world.control.patch(job["id"], {"workers": {"max": 3}}, actor=ADMIN)
+    (error,) = refused.value.errors
+    assert error["pointer"] == "/workers/max" and "allowed: 1 to 2 workers" in error["detail"]
+    world.control.patch(job["id"], {"workers": {"max": 1}}, actor=ADMIN)
