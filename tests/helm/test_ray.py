@@ -36,6 +36,7 @@ def test_a_group_has_what_it_was_given() -> None:
     assert gpu["labels"] == {"zone": "a"}
     params = gpu["rayStartParams"]
     assert (params["num-cpus"], params["num-gpus"], params["memory"]) == ("8", "2", str(32 * 2**30))
+    assert int(params["object-store-memory"]) < 4 * 2**30, "it is to fit into /dev/shm"
     assert json.loads(json.loads(params["resources"])) == {"nvme": 1}, "it passes a shell on its way"
     [container] = containers(gpu["template"])
     for bound in ("requests", "limits"):

@@ -33,6 +33,11 @@
 {{- end }}
 {{- end -}}
 
+{{/* Ray's object store is to fit into /dev/shm: a larger one, which it would choose itself, goes to a slow /tmp. */}}
+{{- define "elastrain.objectStore" -}}
+{{- div (mul (include "elastrain.bytes" (.shm | default "512Mi") | int64) 8) 10 -}}
+{{- end -}}
+
 {{/* `ray start` takes texts. Called with ours and the user's. */}}
 {{- define "elastrain.rayStartParams" -}}
 {{- range $name, $value := mergeOverwrite (deepCopy .ours) (deepCopy (.given | default dict)) }}
@@ -147,7 +152,7 @@ replicas: {{ $replicas }}
 labels:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- $ours := dict "num-cpus" ($group.cpu | int) "num-gpus" ($group.gpu | default 0 | int) "memory" (include "elastrain.bytes" $group.memory) -}}
+{{- $ours := dict "num-cpus" ($group.cpu | int) "num-gpus" ($group.gpu | default 0 | int) "memory" (include "elastrain.bytes" $group.memory) "object-store-memory" (include "elastrain.objectStore" $group) -}}
 {{- with $group.customResources -}}
 {{- $_ := set $ours "resources" (. | toJson | toJson) -}}{{/* it passes a shell */}}
 {{- end }}
@@ -214,7 +219,7 @@ gcsFaultToleranceOptions:
 {{- end }}
 headGroupSpec:
   rayStartParams:
-    {{- $ours := dict "num-cpus" 0 "num-gpus" 0 "dashboard-host" "0.0.0.0" }}
+    {{- $ours := dict "num-cpus" 0 "num-gpus" 0 "dashboard-host" "0.0.0.0" "object-store-memory" (include "elastrain.objectStore" ($ray.head | default dict)) }}
     {{- include "elastrain.rayStartParams" (dict "ours" $ours "given" ($ray.head).rayStartParams) | trim | nindent 4 }}
   {{- $pod := fromYaml (include "elastrain.rayHeadPod" .) }}
   {{- $_ := set $pod "spec" (mergeOverwrite $pod.spec (deepCopy (($ray.head).override | default dict))) }}
