@@ -179,10 +179,13 @@ def test_compression_takes_its_own_arguments() -> None:
 
 def test_a_compression_that_saves_nothing_is_warned_of() -> None:
     assert warnings(spec()) == []
-    assert warnings(spec(compression="int8")) == []
+    two = {"min": 1, "max": 2}
+    assert warnings(spec(compression="bf16")) == warnings(spec(compression="int8", workers=two)) == []
+    (said,) = warnings(spec(compression="int8"))
+    assert "more than bf16 from three workers on" in said and "workers.max is 4" in said
     (said,) = warnings(spec(compression="int8", workers={"min": 1, "max": 1}))
     assert "int8 with workers.max 1: nothing travels" in said
-    (said,) = warnings(spec(compression="topk"))
+    (said,) = warnings(spec(compression="topk", workers=two))
     assert "topk with adam" in said and "use sgd" in said
 
 

@@ -20,6 +20,11 @@ def _compression(spec: "JobSpec") -> list[str]:
             f"compression {name} with workers.max 1: nothing travels, so it changes the result and saves "
             "nothing; use none"
         )
+    if spec.workers.max > 2 and name in ("int8", "topk", "powersgd"):
+        found.append(
+            f"compression {name} sends more than bf16 from three workers on, since what it leaves out is "
+            f"kept twice, and workers.max is {spec.workers.max}: use bf16, or two workers"
+        )
     if name == "topk" and spec.optimizer.name in ("adam", "adamw", "rmsprop", "adagrad"):
         found.append(
             f"compression topk with {spec.optimizer.name}: gradients come in bursts, which its squares take "
