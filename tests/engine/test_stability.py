@@ -125,3 +125,30 @@ def test_each_element_of_the_mean_gradient_is_clipped(tmp_path: Path, workers: i
     clipped = run(tmp_path, spec, workers)
     assert (float(clipped.tensors()["a"]), float(clipped.tensors()["b"])) == (-0.5, 1.0)
     assert clipped.metric("grad_norm")[1] == pytest.approx((0.5**2 + 4**2) ** 0.5), "before clipping"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"strategy": {"name": "local_sgd", "local_steps": 2}},
+        {"strategy": "parameter_server"},
+        {"compression": "int8"},
+        {"compression": {"name": "powersgd", "rank": 2}},
+        {"aggregate": "moments"},
+    ],
+    ids=["local_sgd", "parameter_server", "int8", "powersgd", "moments"],
+)
+def test_whatever_is_chosen_to_be_watched_changes_no_bit(tmp_path: Path, choice: dict[str, Any]) -> None:
+    spec = toy(steps=8, workers={"min": 1, "max": 2}, **choice)
+    watched = run(tmp_path / "on", {**spec, "watch": {"norms": "layers", "every_steps": 2}}, 2)
+    assert watched.digests == run(tmp_path / "off", spec, 2).digests
+    assert set(watched.metric("update_ratio/0")) == {2, 4, 6, 8}
+    assert all(ratio > 0 for ratio in watched.metric("update_ratio/0").values())
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server", "gossip"])
+def test_the_way_back_is_the_same_under_another_strategy(tmp_path: Path, strategy: str) -> None:
+    back = run(tmp_path, cliff(-12.5, non_finite=BACK, strategy=strategy), 2)
+    assert back.outcome is not None and back.outcome.outcome == "succeeded", back.outcome
+    assert [(e["data"]["from"], e["data"]["to"]) for e in back.events("rollback")] == [(15, 10)]
+    assert float(back.tensors(15)["w"]) == -12.5
