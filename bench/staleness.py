@@ -35,7 +35,7 @@ SPEC: dict[str, Any] = {
     "name": "staleness",
     "task": "elastrain.trainers.tasks.digits:Digits",
     "task_args": {"channels": 8, "hidden": 32, "dropout": 0.0, "batch_norm": False},
-    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+    "optimizer": {"name": "sgd", "lr": 0.15},
     "batch": {"size": 64, "microbatch": 64},
     "steps": STEPS,
     "workers": {"min": 1, "max": 1},

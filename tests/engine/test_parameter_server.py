@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from engine.checks import check_nobody_is_left, check_steps
 from engine.harness import Fault, Run, finish, kill, once_saved, probe, run, scale, toy
@@ -153,6 +155,39 @@ def test_delay_compensation_can_be_repeated_too(tmp_path: Path) -> None:
     assert replayed(tmp_path / "again", first, 1).digests == first.digests != plain.digests
 
 
+def write_order(folder: Path, order: list[tuple[int, int]]) -> None:
+    """As an asynchronous run would have left it."""
+    folder.mkdir(parents=True)
+    save_file({"order": torch.tensor(order)}, folder / "order.safetensors")
+    (folder / "manifest.json").write_text(json.dumps({"step": len(order)}))
+
+
+@pytest.mark.parametrize(("scaled", "strength"), [(False, 0.0), (True, 0.0), (False, 0.3), (True, 0.3)])
+def test_a_push_moves_the_parameter_as_its_equation_says(
+    tmp_path: Path, scaled: bool, strength: float
+) -> None:
+    steps, behind, rate = 12, 3, 0.4
+    rows = [0.25 * step for step in range(2 * steps)]
+    order = [(step, max(0, step - behind)) for step in range(steps)]
+    write_order(tmp_path / f"objects/jobs/written/checkpoints/{steps:010d}", order)
+    strategy = {"scale_by_staleness": scaled, "compensation": strength, "replay": "written"}
+    spec = probe(
+        rows,
+        task="Quadratic",
+        strategy={"name": "parameter_server", "staleness": None, "servers": 1, **strategy},
+        optimizer={"name": "sgd", "lr": rate},
+        workers={"min": 1, "max": 1},
+    )
+    w = [0.0]
+    for step, version in order:
+        gradient = w[version] - (rows[2 * step] + rows[2 * step + 1]) / 2
+        gradient += strength * gradient**2 * (w[-1] - w[version])
+        w.append(w[-1] - rate / (max(1, step - version) if scaled else 1) * gradient)
+    done = run(tmp_path, spec, 1)
+    assert done.metric("staleness_max")[steps] == behind
+    assert done.tensors()["w"].item() == pytest.approx(w[-1], rel=1e-5)
+
+
 def _with(first: Run, **strategy: Any) -> Run:
     spec = {**first.spec, "strategy": {**first.spec["strategy"], **strategy}}
     return Run(first.folder, spec, first.workers, job=first.job)
@@ -192,3 +227,12 @@ def test_as_many_updates_as_steps_were_applied_whatever_was_killed(
         for step in done.attempt.checkpoints.steps():
             assert done.tensors(step)["w"].item() == pytest.approx(-0.01 * step, abs=1e-6)
         assert done.attempt.checkpoints.steps()[-1] == 20
+
+
+def test_an_exception_in_an_asynchronous_step_is_the_users_once_two_workers_raised_it(tmp_path: Path) -> None:
+    strategy = {"name": "parameter_server", "staleness": None}
+    args = {"sample": 5, "how": "raise"}
+    failed = run(tmp_path, probe([1.0] * 8, task="Faulty", args=args, strategy=strategy), 2)
+    assert failed.outcome is not None
+    assert (failed.outcome.outcome, failed.outcome.failed_by) == ("failed", "user")
+    assert "undefined_name" in (failed.outcome.message or "") and "step 2" in (failed.outcome.message or "")

@@ -74,6 +74,15 @@ class Probe(Task):
         return Loss(total * self.scale_loss, len(columns))
 
 
+class Quadratic(Probe):
+    """loss = sum over samples of (w - c)^2 / 2: the gradient is w minus the mean of the data."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        _, targets = batch
+        gap = model.get_parameter("w") - targets.reshape(-1, 1)
+        return Loss(gap.pow(2).sum() / 2, len(targets))
+
+
 class Sparse(Task):
     """An embedding whose gradient is sparse; sample i looks up ids[i]."""
 
