@@ -18,6 +18,19 @@ def test_the_same_nonce_gets_the_same_answer_and_another_one_is_refused(world: W
     assert driver.claim()["token"] == token
 
 
+def test_facts_of_one_batch_build_on_each_other(world: World) -> None:
+    id = world.submit()
+    world.round()
+    driver = world.driver(id)
+    driver.claim()
+    running = {"kind": "progress", "status": "running", "step": 1}
+    driver.post(running, {**running, "step": 2, "reason": "waiting_for_workers"}, {**running, "step": 3})
+    job = world.job(id)
+    assert [item["status"] for item in job["transitions"]] == ["queued", "starting", "running"]
+    assert (job["reason"], job["progress"]["step"]) == ("training", 3)
+    assert len(world.events(id, "job.reason")) == 2
+
+
 def test_a_claim_gives_what_an_attempt_needs_and_starts_it_once(world: World) -> None:
     id = world.submit(env={"GREETING": "hello"})
     world.round()
@@ -50,6 +63,14 @@ def test_the_code_is_gone_from_the_store_once_it_was_used(world: World) -> None:
     with world.store.read() as tx:
         attempt = attempts.get(tx, id, 1)
     assert attempt is not None and attempt.code is None
+
+
+def test_the_answer_to_an_outcome_has_the_version_that_it_led_to(world: World) -> None:
+    id, driver = world.running()
+    world.ask("pause", id)
+    asked = driver.desired()["version"]
+    answer = driver.post({"kind": "outcome", **driver.writes_outcome("paused")})
+    assert answer["desired_version"] == driver.desired()["version"] > asked
 
 
 def test_facts_posted_twice_count_once(world: World) -> None:

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 
 from databases import BOTH
 from elastrain.service.migrations import migrate, revisions
-from elastrain.service.store import Store, feed
+from elastrain.service.store import Store, engine, feed
 from elastrain.service.store.schema import metadata
 from world import ADMIN, World
 
@@ -119,6 +119,15 @@ def test_metrics_of_four_jobs_and_a_polled_list_do_not_lock_each_other_out(world
         assert polling.result() > 0
     for driver in drivers:
         assert len(world.control.metrics(driver.job, actor=ADMIN)["loss"]) == 50
+
+
+def test_odd_words_and_numbers_come_back_from_a_json_column_as_they_went_in(world: World) -> None:
+    odd = {"half": "\ud800", "more": ["ü☃", 2**70, 1e16, 1e-7, 0.1, -0.0, None, True], "": {}}
+    assert engine.parsed(engine.written(odd)) == odd
+    id = world.submit(task_args={"hidden": 16}, labels={"team": "ü☃"})
+    with world.store.write() as tx:
+        feed.add_event(tx, id, "odd", "odd", {"odd": {**odd, "half": "whole"}}, world.clock.now())
+    assert world.events(id, "odd")[0]["data"] == {"odd": {**odd, "half": "whole"}}
 
 
 def test_of_two_reconcilers_on_one_store_the_second_stands_by_until_the_first_is_gone(world: World) -> None:
