@@ -6,8 +6,9 @@ ARG BASE=python:3.11.14-slim-bookworm
 FROM ${BASE} AS build
 ARG TORCH=cpu
 ARG TORCH_VERSION=2.13.0
-# where torch's builds for the CPU are; the usual index has those for CUDA, with CUDA itself
-ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+# the package index with torch's builds for the CPU (PyTorch's site names it); without one the image takes the build
+# of the usual index, which brings CUDA along and is several times as large
+ARG TORCH_CPU_INDEX=
 RUN python3 -m venv /opt/elastrain && python3 -m venv /opt/build
 COPY docker/build.txt docker/ray.txt /src/
 # `+`: torch adds the name of its build to the version
