@@ -2,8 +2,8 @@
 
     python bench/recovery.py [--quick]
 
-Two workers, a checkpoint every 10 steps. A kill comes five steps after one and a third of a step after a
-commit, of each rank in turn. The pause lasts from the kill to the next committed step by anyone. What a
+Two workers, a checkpoint every 10 steps. A kill comes five steps after one, each in another part of a step, of
+each rank in turn. The pause lasts from the kill to the next committed step by anyone. What a
 survivor needs to compute the dead one's share is measured by itself: its forward and backward, alone. What
 was left of the step at the kill is shown too: the survivor would have needed that anyway.
 """
@@ -87,7 +87,7 @@ def story(system: System, kills: int, grows: Grows | None = None) -> Measure:
         row["others"] = run.others()
         times = step_times(run.commits(), newest["step"])
         row |= {"step_s": statistics.median(times), "mean_s": statistics.fmean(times)}
-        found = [kill(run, system, number, row) for number in range(kills)]
+        found = [kill(run, system, number, (number + 0.5) / kills, row) for number in range(kills)]
         for key in found[0] if found else ():
             row[key] = median(one[key] for one in found)
         if kills:
@@ -119,14 +119,15 @@ def join(run: Run, system: Grows) -> Row:
     }
 
 
-def kill(run: Run, system: System, number: int, steady: Row) -> Row:
-    """SIGKILL of one worker, and everything until all are back and have trained on for a while."""
+def kill(run: Run, system: System, number: int, part: float, steady: Row) -> Row:
+    """SIGKILL of one worker when that part of a step is over, and everything until all are back and have
+    trained on for a while."""
     base = run.commits()[-1]["step"]
     first = base + 1 + (CKPT_EVERY // 2 - base - 1) % CKPT_EVERY
     hit = run.wait_step(first, WORKERS)
     workers = system.workers(run)
     victim = workers[(WORKERS - 1 - number) % len(workers)]
-    time.sleep(max(0.0, hit["t"] + steady["step_s"] / 3 - now()))
+    time.sleep(max(0.0, hit["t"] + steady["step_s"] * part - now()))
     killed = run.kill(victim)
     before = [c for c in run.commits() if c["t"] <= killed]
     ready = run.wait(
