@@ -3,9 +3,9 @@
     python bench/recovery.py [--quick]
 
 Two workers, a checkpoint every 10 steps. A kill comes five steps after one, each in another part of a step,
-of each rank in turn. The pause lasts from the kill to the next committed step by anyone. What a survivor needs
-to compute the dead one's share is measured by itself: its forward and backward, alone. What was left of the
-step at the kill is shown too: the survivor would have needed that anyway.
+of each rank in turn. The pause lasts from the kill to the next committed step by anyone. What a survivor
+needs to compute the dead one's share is measured by itself: its forward and backward, alone. What was left
+of the step at the kill is shown too: the survivor would have needed that anyway.
 """
 
 from __future__ import annotations
