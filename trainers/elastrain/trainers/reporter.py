@@ -213,16 +213,18 @@ class Reporter:
         self._told = text
 
     async def _wait(self, wait_s: float) -> None:
-        """Until the next try. Meanwhile what is kept here goes to the spool; the service is looked for."""
-        until = time.monotonic() + wait_s
+        """Until the next try. Meanwhile what is kept here goes to the spool; the service is looked for, once:
+        each address is tried before it is given up for the next."""
+        until, searched = time.monotonic() + wait_s, False
         while True:
             now = time.monotonic()
             away_s = now - (self._away_since or now)
             if away_s >= SPOOL_AFTER_S and now - self._spilled_at >= SPOOL_EVERY_S:
                 self._spilled_at = now
                 await self._spill()
-            if away_s >= SEARCH_EVERY_S and now - self._searched_at >= SEARCH_EVERY_S:
-                self._searched_at = now
+            due = away_s >= SEARCH_EVERY_S and now - self._searched_at >= SEARCH_EVERY_S
+            if due and not searched:
+                self._searched_at, searched = now, True
                 await self._search()
             left_s = until - time.monotonic()
             if left_s <= 0:
