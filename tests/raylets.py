@@ -95,6 +95,13 @@ class Raylet:
             self._node.stdout.close()
         psutil.wait_procs(family, timeout=20)
 
+    def gone(self, timeout_s: float = 60.0) -> None:
+        """Wait until the head has noticed: until then it counts what the node had, and may use it."""
+        deadline = time.monotonic() + timeout_s
+        while self.id in self._alive():
+            assert time.monotonic() < deadline, "the head still takes the node for alive"
+            time.sleep(0.1)
+
     def drain(self, seconds: int) -> None:
         """Tell Ray that the node will be taken away."""
         ran = subprocess.run(

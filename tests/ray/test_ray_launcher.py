@@ -20,11 +20,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-from elastrain.service.up_processes import MARK
+from elastrain.service.up_ray import RayHead
 from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
 from elastrain.trainers.messages import Notice
 from elastrain.trainers.pod_stop import commands_here, node_id, ray_drains
 from elastrain.trainers.storage import open_storage
+from raylets import Raylet
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("connected"), pytest.mark.timeout(180)]
 
@@ -264,47 +265,15 @@ def test_the_key_of_the_attempt_is_nowhere_in_ray(launched: Launched, ray_head: 
         assert not file.is_file() or b"the-key" not in file.read_bytes(), file
 
 
-# As ray.cluster_utils does it: `ray start` takes the machine's outer address for the loopback's.
-SPOT_NODE = """
-import sys, time
-from ray._private.node import Node
-from ray._private.parameter import RayParams
-ports = {"min_worker_port": 0, "max_worker_port": 0, "dashboard_port": None}
-about = {"num_cpus": 1, "num_gpus": 0, "resources": {"spot": 1}, "object_store_memory": 100 * 2**20}
-address = {"gcs_address": sys.argv[1], "node_ip_address": "127.0.0.1"}
-Node(RayParams(**address, **about, **ports, include_log_monitor=False), head=False, spawn_reaper=False)
-time.sleep(600)
-"""
-
-
 @pytest.fixture(scope="module")
-def spot_node(ray_head: Any) -> Iterator[str]:
-    """A second node, that may be taken away; -> its id. One for the module: Ray believes for a while that a
-    killed one is alive, and would place the next test's worker there."""
-    import ray
-
-    record = json.loads((ray_head.log_file.parent.parent / "ray.json").read_text())
-    node = subprocess.Popen(
-        [sys.executable, "-c", SPOT_NODE, f"127.0.0.1:{ray_head.ports.gcs}"],
-        env={**os.environ, MARK: record["mark"]},  # the end of the head is its end, too
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-    def found() -> list[str]:
-        assert node.poll() is None, "the second node did not start"
-        return [n["NodeID"] for n in ray.nodes() if n["Alive"] and "spot" in n["Resources"]]
-
+def spot_node(ray_head: RayHead) -> Iterator[str]:
+    """A second node, that may be taken away; -> its id."""
+    node = Raylet(ray_head.log_file.parent.parent, resources={"spot": 1})
     try:
-        yield wait_for(found)[0]
+        yield node.joined().id
     finally:
-        family = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        node.wait(20)
-        psutil.wait_procs(family, timeout=20)
+        node.kill()
+        node.gone()
 
 
 def test_every_node_is_searched_and_one_that_is_gone_is_named(spot_node: str) -> None:
