@@ -87,9 +87,9 @@ def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
 
 
 def first_step(replica: Replica) -> int:
-    """Elements that a member holds beside its parameters: a gradient, and its optimizer state."""
+    """Elements that a member holds beside its parameters: a gradient, a sum of all, its optimizer state."""
     slots, members = len(replica.rule.slots), replica.spec.workers.min
-    return int(replica.model.space.size * (1 + slots * min(1.0, 2 / members)))
+    return int(replica.model.space.size * (2 + slots * min(1.0, 2 / members)))
 
 
 def set_numerics(spec: JobSpec) -> None:
