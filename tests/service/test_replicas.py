@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,17 +17,6 @@ from elastrain.service.store.engine import open_engine
 from service_process import HttpRay, Service, eventually
 
 ENTRY = "from elastrain.api.cli import main; main()"
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'elastrain.db'}"
-        return
-    server = request.getfixturevalue("postgres")
-    url = server.empty()
-    yield url
-    server.drop(url)
 
 
 @pytest.mark.stores

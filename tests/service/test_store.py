@@ -4,31 +4,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from databases import BOTH
 from elastrain.service.migrations import migrate, revisions
 from elastrain.service.store import Store, engine, feed
 from elastrain.service.store.schema import metadata
 from world import ADMIN, World
-
-
-@pytest.fixture(params=BOTH)
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database without tables."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'deep' / 'fresh.db'}"
-        return
-    server = request.getfixturevalue("postgres")
-    url = server.empty()
-    yield url
-    server.drop(url)
 
 
 def test_the_migrations_give_the_tables_that_the_program_uses(empty: str) -> None:

@@ -38,16 +38,15 @@ class Meters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self._counter = partial(Counter, registry=self.registry)
+        self._histogram = partial(Histogram, registry=self.registry)
         self._requests()
         self._reconciler()
         self._jobs()
         self._seen_at: float | None = None  # when time was counted last
 
     def _requests(self) -> None:
-        counter, histogram = (
-            partial(Counter, registry=self.registry),
-            partial(Histogram, registry=self.registry),
-        )
+        counter, histogram = self._counter, self._histogram
         self.requests = counter(
             "elastrain_http_requests",
             "Requests answered.",
@@ -67,10 +66,7 @@ class Meters:
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def _reconciler(self) -> None:
-        counter, histogram = (
-            partial(Counter, registry=self.registry),
-            partial(Histogram, registry=self.registry),
-        )
+        counter, histogram = self._counter, self._histogram
         self.leads = Gauge(
             "elastrain_reconciler_leader",
             "1 if this process moves the jobs.",
@@ -96,7 +92,7 @@ class Meters:
             self.troubles.labels(kind)
 
     def _jobs(self) -> None:
-        counter = partial(Counter, registry=self.registry)
+        counter, histogram = self._counter, self._histogram
         self.job_s = counter(
             "elastrain_job_seconds",
             "Time of jobs that have or want a driver, by what it went to.",
@@ -114,11 +110,10 @@ class Meters:
         )
         self.lost_s = counter("elastrain_lost_seconds", "Training time that went into lost steps.")
         self.workers = counter("elastrain_worker_events", "What happened to workers.", ["event"])
-        self.saved_s = Histogram(
+        self.saved_s = histogram(
             "elastrain_checkpoint_duration_seconds",
             "From the copy of the state to the manifest, behind the training.",
             buckets=CHECKPOINT_S,
-            registry=self.registry,
         )
         self.saved_bytes = counter("elastrain_checkpoint_bytes", "Bytes of checkpoints saved.")
         self.unsaved = counter(

@@ -42,9 +42,8 @@ class CodedReduction(Reduction):
         plan = replica.plan
         self.share = plan.samples(replica.step) / plan.batch  # of a full batch; exactly 1.0 for one
         self._mine: list[Tensor] = []  # by bucket: what would go to this rank
-        self._left: dict[
-            Range, dict[int, Packed]
-        ] = {}  # blocks summed here -> wire node -> its next residual
+        # blocks summed here -> wire node -> its next residual
+        self._left: dict[Range, dict[int, Packed]] = {}
         if residuals is not None:
             residuals.fetch(self.covers)
 

@@ -27,7 +27,7 @@ from elastrain.trainers.factors import Layout, Q
 from elastrain.trainers.messages import Range
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.residuals import Residuals
-from elastrain.trainers.tree import Node, root
+from elastrain.trainers.tree import Node
 
 
 class PowerReduction(CodedReduction):
@@ -64,12 +64,11 @@ class PowerReduction(CodedReduction):
         mine = self.covers[self.rank]
         q = self.replica.common[Q]
         sums = {n: self.partial.gradients.read(n) + self._carried(n, whole) for n in mine}
-        first = self._everywhere(
-            {n: self._first(m, q) for n, m in sums.items()}, layout.p_size + layout.plain_size
-        )
+        firsts = {n: self._first(m, q) for n, m in sums.items()}
+        first = self.everywhere(firsts, layout.p_size + layout.plain_size, torch.float32)
         ps = [torch.linalg.qr(first[m.p].view(m.rows, m.rank)).Q.contiguous() for m in layout.matrices]
         seconds = {n: self._second(m, ps) for n, m in sums.items()}
-        second = self._everywhere(seconds, layout.q_size)
+        second = self.everywhere(seconds, layout.q_size, torch.float32)
         self._gradient, at = torch.zeros(whole.stop), layout.p_size
         for window in layout.plain:
             length = window.stop - window.start
@@ -98,17 +97,6 @@ class PowerReduction(CodedReduction):
         for m, p in zip(self.layout.matrices, ps, strict=True):
             out[m.q] = (m.of(values).t() @ p).reshape(-1)
         return out
-
-    def _everywhere(self, mine: dict[Node, Tensor], length: int) -> Tensor:
-        """The sum over all wire nodes, in tree order: (length,) f32, the same on every rank."""
-        parts = dict(mine)
-        own = torch.cat([mine[n] for n in self.covers[self.rank]]) if mine else None
-        sends = [own if r != self.rank else None for r in range(self.world)]
-        sizes = [len(c) * length if r != self.rank else 0 for r, c in enumerate(self.covers)]
-        for nodes, data in zip(self.covers, self.group.exchange(sends, sizes, torch.float32), strict=True):
-            for at, node in enumerate(nodes if data.numel() else []):
-                parts[node] = data[at * length : (at + 1) * length]
-        return root(parts, self.partial.count)
 
     # ---- as if the gradient had come in chunks ----------------------------------------------------
 

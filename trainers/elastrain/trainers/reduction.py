@@ -10,7 +10,7 @@ Received partials are added into one another, never into own ones: these must su
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -174,23 +174,27 @@ class Reduction:
 
     def _reduce_buffers(self) -> None:
         """Buffers go to everyone: they are small, and no one keeps a part of them."""
-        buffers, covers, partial = self.replica.model.buffers, self.covers, self.partial
+        buffers, partial = self.replica.model.buffers, self.partial
         if not buffers:
             return
         size = buffers.flat_size()
-        parts = {n: partial.buffers.parts[n] for n in covers[self.rank]} if size else {}
-        if size:
-            mine = torch.cat([parts[n] for n in covers[self.rank]]) if parts else None
-            sends = [None if r == self.rank else mine for r in range(self.world)]
-            sizes = [0 if r == self.rank else len(c) * size for r, c in enumerate(covers)]
-            arrived = self.group.exchange(sends, sizes, torch.float64)
-            for peer, data in enumerate(arrived):
-                for at, node in enumerate(covers[peer] if peer != self.rank else []):
-                    parts[node] = data[at * size : (at + 1) * size]
-        total = root(parts, partial.count) if size else torch.empty(0, dtype=torch.float64)
+        own = {n: partial.buffers.parts[n] for n in self.covers[self.rank]} if size else {}
+        total = self.everywhere(own, size, torch.float64) if size else torch.empty(0, dtype=torch.float64)
         self.replica.new_buffers = (total, partial.others)
         if buffers.others:
             self._share_others()
+
+    def everywhere(self, own: Mapping[Node, Tensor], length: int, dtype: torch.dtype) -> Tensor:
+        """What is small enough for every rank to sum up by itself, in tree order: (length,), the same on all.
+        own: the value of each subtree that this rank covers, (length,) each. Raises Broken, Halted."""
+        parts = dict(own)
+        mine = torch.cat([parts[n] for n in self.covers[self.rank]]) if parts else None
+        sends = [None if r == self.rank else mine for r in range(self.world)]
+        sizes = [0 if r == self.rank else len(c) * length for r, c in enumerate(self.covers)]
+        for peer, data in enumerate(self.group.exchange(sends, sizes, dtype)):
+            for at, node in enumerate(self.covers[peer] if peer != self.rank else []):
+                parts[node] = data[at * length : (at + 1) * length]
+        return root(parts, self.partial.count)
 
     def _share_others(self) -> None:
         """A member without a microbatch of this step learns the other buffers from one that has some."""
