@@ -50,10 +50,14 @@ def witness(**fields: Any) -> Json:
 
 @dataclass
 class Chaos(Run):
-    """Strikes until `seconds` are over, then pauses; or, without, until the last step."""
+    """Strikes for `seconds` or until so many `generations` have formed, then pauses; else until the last step.
+
+    A count of generations is as much on a slow machine as on a fast one; seconds are not.
+    """
 
     seed: int = 0
     seconds: float | None = None
+    generations: int | None = None
     heartbeat_s: float | None = 1.0
     counts: Counter[str] = field(default_factory=Counter)
     records: list[Json] = field(default_factory=list)
@@ -83,11 +87,16 @@ class Chaos(Run):
     async def _havoc(self, draw: random.Random) -> None:
         self._listen()
         strikes = self.strikes()
-        end = time.monotonic() + self.seconds if self.seconds is not None else None
-        while end is None or time.monotonic() < end:
+        since = time.monotonic()
+        while not self._enough(time.monotonic() - since):
             await self._some_steps(draw)
             draw.choices(list(strikes), list(strikes.values()))[0](draw)
         self.attempt.finish("paused")
+
+    def _enough(self, passed_s: float) -> bool:
+        if self.generations is not None:
+            return len(self.of_kind("generation")) > self.generations and self.counts["kills"] > 0
+        return self.seconds is not None and passed_s >= self.seconds
 
     def strikes(self) -> dict[Strike, int]:
         """What may happen, and how often in a hundred or so."""
@@ -225,18 +234,25 @@ class Chaos(Run):
 
 
 def under_fire(
-    folder: Path, workers: int, seed: int, seconds: float, kind: type[Chaos] = Chaos, spares: int = 0
+    folder: Path,
+    workers: int,
+    seed: int,
+    seconds: float = 30.0,
+    kind: type[Chaos] = Chaos,
+    spares: int = 0,
+    generations: int | None = None,
 ) -> Chaos:
-    """A disturbed run of so many seconds, and everything that must hold after it."""
+    """A disturbed run of so many seconds, or generations, and everything that must hold after it."""
     spec = witness(steps=1_000_000, workers={"min": 1, "max": 8, "spares": spares})
-    chaos = kind(folder / "many", spec, (1, workers), seed=seed, seconds=seconds)
+    chaos = kind(folder / "many", spec, (1, workers), seed=seed, seconds=seconds, generations=generations)
+    limit_s = seconds + HANG_S if generations is None else generations * HANG_S
     try:
-        chaos.go(seconds + HANG_S)
+        chaos.go(limit_s)
     finally:
         lines = [json.dumps(fact) for fact in chaos.facts]
         (folder / "many" / "facts.jsonl").write_text("\n".join(lines))
     assert chaos.outcome is not None and chaos.outcome.outcome == "paused", chaos.outcome
-    alone = run(folder / "one", witness(steps=chaos.outcome.step), timeout_s=2 * seconds + HANG_S)
+    alone = run(folder / "one", witness(steps=chaos.outcome.step), timeout_s=limit_s + seconds)
     check(chaos, alone)
     check_samples(chaos, chaos.records, alone, SAMPLES)
     return chaos

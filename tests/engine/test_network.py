@@ -200,6 +200,6 @@ def test_a_joiner_was_cut_off_while_it_was_handed_the_state(
 
 def test_lines_and_workers_under_fire_together_changed_nothing(tmp_path: Path) -> None:
     require_network()
-    chaos = under_fire(tmp_path, 3, seed=5, seconds=12, kind=NetChaos)
+    chaos = under_fire(tmp_path, 3, seed=5, kind=NetChaos, generations=4)
     print(chaos.summary())
     assert len(chaos.of_kind("generation")) > 3
