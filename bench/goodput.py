@@ -49,7 +49,7 @@ class Schedule:
         return 180.0 + self.kills * self.every_s + 2 * self.calm_s + 5.0 * self.decoys
 
 
-LONG, QUICK = Schedule(3, 30.0, 25.0, 3), Schedule(2, 15.0, 12.0, 2)
+LONG, QUICK = Schedule(3, 30.0, 25.0, 3), Schedule(4, 15.0, 12.0, 3)
 
 
 def main() -> int:

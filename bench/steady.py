@@ -38,7 +38,7 @@ FAST = "DDP, tuned"  # the fastest path that does not keep the bits: the library
 def main() -> int:
     chosen = options(__doc__).parse_args()
     span_s = 8.0 if chosen.quick else 20.0
-    checkpoints = 2 if chosen.quick else 4
+    checkpoints = 4
     cases = [
         Case(Limit(), steady(span_s, together=False)),
         Case(Torchrun(name="DDP"), steady(span_s)),
@@ -53,7 +53,7 @@ def main() -> int:
             name="elastrain, checkpoints",
         ),
     ]
-    return report(measure(cases, chosen, 1 if chosen.quick else 3), chosen.out)
+    return report(measure(cases, chosen, 2 if chosen.quick else 3), chosen.out)
 
 
 def steady(span_s: float, together: bool = True) -> Measure:

@@ -54,7 +54,11 @@ def options(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: a few minutes")
     parser.add_argument("--rounds", type=int, help="how often each case is measured")
-    parser.add_argument("--only", default="", help="cases, by the beginning of their names, with commas")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="cases, by how their names begin, with commas; a whole name with $ after it",
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results", help="for plots")
     parser.add_argument("--calm", type=float, default=0.35, help="cores that others may use in a run")
     parser.add_argument(
@@ -124,4 +128,4 @@ def _chosen(cases: list[Case], only: str) -> list[Case]:
     if not only:
         return cases
     names = [name.strip() for name in only.split(",")]
-    return [case for case in cases if any(case.name.startswith(name) for name in names)]
+    return [case for case in cases if any(f"{case.name}$".startswith(name) for name in names)]

@@ -50,7 +50,7 @@ def witness(**fields: Any) -> Json:
 
 @dataclass
 class Chaos(Run):
-    """Strikes for `seconds` or until so many `generations` have formed, then pauses; else until the last step.
+    """Strikes for `seconds`, or until so many `generations` have formed, then pauses; or until the last step.
 
     A count of generations is as much on a slow machine as on a fast one; seconds are not.
     """
