@@ -8,6 +8,7 @@ from hypothesis import settings
 
 import buckets
 import databases
+from mlflow_server import Mlflow
 
 # A busy machine makes an example slow without making it wrong, so only the test's own timeout counts. A test
 # fails for everybody or for nobody: HYPOTHESIS_PROFILE=new tries other examples than everybody's.
@@ -57,3 +58,11 @@ def database(request: pytest.FixtureRequest) -> Iterator[Callable[[], str | None
     yield fresh
     for url in made:
         server.drop(url)
+
+
+@pytest.fixture
+def mlflow() -> Iterator[Mlflow]:
+    """A tracking server of the test's own."""
+    made = Mlflow()
+    yield made
+    made.close()

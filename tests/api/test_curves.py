@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from elastrain.api.cli.app import app
 from elastrain.api.cli.curves import Point, ordered
+from mlflow_server import Mlflow
 from serving import Life, Live
 
 Run = Callable[..., Result]
@@ -113,69 +112,6 @@ def test_without_tensorboardx_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     assert "pip install 'elastrain[tensorboard]'" in run("tensorboard", life.job, code=2).stderr
-
-
-class Mlflow:
-    """A tracking server, as far as its REST API is used here."""
-
-    def __init__(self) -> None:
-        self.experiments: dict[str, str] = {}
-        self.runs: dict[str, dict[str, Any]] = {}
-        self.asked: list[tuple[str, str | None]] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer({})
-
-            def do_POST(self) -> None:
-                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-            def _answer(self, body: dict[str, Any]) -> None:
-                server.asked.append((self.path, self.headers.get("Authorization")))
-                path, _, query = self.path.removeprefix("/api/2.0/mlflow/").partition("?")
-                status, said = server.answer(path, query, body)
-                data = json.dumps(said).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, path: str, query: str, body: dict[str, Any]) -> tuple[int, Any]:
-        if path == "experiments/get-by-name":
-            id = self.experiments.get(query.removeprefix("experiment_name="))
-            return (200, {"experiment": {"experiment_id": id}}) if id else (404, {"error_code": "NO"})
-        if path == "experiments/create":
-            self.experiments[body["name"]] = str(len(self.experiments) + 1)
-            return 200, {"experiment_id": self.experiments[body["name"]]}
-        if path == "runs/search":
-            found = [id for id, run in self.runs.items() if body["filter"].endswith(f"'{run['job']}'")]
-            return 200, {"runs": [{"info": {"run_id": id}} for id in found]}
-        if path == "runs/create":
-            id = f"run{len(self.runs)}"
-            tags = {tag["key"]: tag["value"] for tag in body["tags"]}
-            self.runs[id] = {"job": tags["elastrain.job"], "metrics": [], "params": {}, "status": "RUNNING"}
-            return 200, {"run": {"info": {"run_id": id}}}
-        run = self.runs[body["run_id"]]
-        if path == "runs/update":
-            run["status"] = body["status"]
-        run["metrics"] += body.get("metrics", [])
-        run["params"] |= {item["key"]: item["value"] for item in body.get("params", [])}
-        return 200, {}
-
-
-@pytest.fixture
-def mlflow() -> Iterator[Mlflow]:
-    made = Mlflow()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
 
 
 def test_with_an_mlflow_set_the_job_is_one_run_there(

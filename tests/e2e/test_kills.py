@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from e2e.house import STEPS, House, Houses, Watched, active, digests, eventually, kill_pid
+from mlflow_server import Mlflow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -33,9 +34,9 @@ def test_a_killed_worker_costs_no_step_no_restart_and_no_bit(
 
 
 def test_a_killed_driver_is_followed_by_an_attempt_from_the_newest_checkpoint(
-    house: House, submit: Submit, undisturbed: dict[str, object]
+    house: House, submit: Submit, undisturbed: dict[str, object], mlflow: Mlflow
 ) -> None:
-    run = submit().at_step(90)
+    run = submit(f"env={{MLFLOW_TRACKING_URI: '{mlflow.url}'}}").at_step(90)
     workers = list(active(run.job).values())
     kill_pid(house.driver(run.job).pid)
     job = run.ended()
@@ -45,6 +46,9 @@ def test_a_killed_driver_is_followed_by_an_attempt_from_the_newest_checkpoint(
     assert restored and restored[0]["data"]["step"] >= 80
     assert digests(job) == undisturbed
     assert not set(workers) & set(active(job).values()), "a worker of the first attempt outlived its driver"
+    told = set(mlflow.steps("loss"))  # in one run, by both
+    assert set(range(restored[0]["data"]["step"] + 1, STEPS + 1)) <= told and min(told) == 1
+    assert mlflow.run["status"] == "FINISHED"
 
 
 def test_a_killed_ray_head_is_started_again_and_the_job_goes_on_from_its_checkpoint(

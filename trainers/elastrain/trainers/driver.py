@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -32,6 +32,7 @@ from elastrain.trainers.fence import Fence, Superseded
 from elastrain.trainers.launcher import Launcher
 from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
 from elastrain.trainers.messages import Json
+from elastrain.trainers.mlflow_line import open_line
 from elastrain.trainers.processes import make_scratch
 from elastrain.trainers.reporter import Reporter
 from elastrain.trainers.spec import JobSpec, parse_spec
@@ -62,10 +63,10 @@ class Driver:
         granted: Claim,
         storage: Storage,
         log_file: Path,
-        show: Said = lambda fact: None,
+        shows: Iterable[Said] = (),
     ) -> None:
-        """show: hears each fact of the attempt, too."""
-        self._ticket, self._claim, self._storage, self._show = ticket, granted, storage, show
+        """shows: hear each fact of the attempt, too."""
+        self._ticket, self._claim, self._storage, self._shows = ticket, granted, storage, tuple(shows)
         self._folder = f"jobs/{ticket.job}/attempts/{ticket.attempt}"
         self._log_file = log_file
         self._desired: Mapping[str, Any] = granted.desired
@@ -204,8 +205,8 @@ class Driver:
             return
 
     def _tell(self, fact: Json) -> None:
-        self._reporter.add(fact)
-        self._show(fact)
+        for hear in (self._reporter.add, *self._shows):
+            hear(fact)
         if fact["kind"] == "event":
             log.info("%s: %s", fact["type"], fact["message"])
 
@@ -286,9 +287,11 @@ def _work(log_file: Path) -> int:
         return 1
 
     storage, ray = open_storage(granted.storage_url, granted.storage_options), on_ray.OnRay(ticket, granted)
-    driver = Driver(ticket, granted, storage, log_file, show=ray.show)
+    mlflow = open_line(ticket.job, granted)
+    driver = Driver(ticket, granted, storage, log_file, shows=(ray.show, mlflow.take))
     outcome = asyncio.run(driver.run(ray.launcher, host))
     log.info("attempt %d: %s", ticket.attempt, outcome.outcome)
+    mlflow.close(outcome)
     return 0
 
 

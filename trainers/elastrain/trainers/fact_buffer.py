@@ -88,14 +88,15 @@ class Buffer:
 
 def encode(value: Any) -> bytes:
     """JSON with NaN and infinities as strings, as the API has them. Raises TypeError."""
-    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(finite(value), allow_nan=False, separators=(",", ":")).encode()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with NaN and infinities as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import typer
 
 from elastrain.api.cli.event_files import EventFiles
-from elastrain.api.cli.mlflow_run import MlflowRun
+from elastrain.api.cli.mlflow_sink import MlflowSink
 from elastrain.api.cli.output import say
 from elastrain.client import Client, Job
 
@@ -48,11 +48,11 @@ def tensorboard(
     job = Client().job(job_id)
     folder = logdir / f"{job.data['name']}-{job.id}"
     uri = os.environ.get("MLFLOW_TRACKING_URI")
-    run = MlflowRun.of(uri, job.data, os.environ) if uri else None
+    mlflow = MlflowSink(uri, job.data, os.environ) if uri else None
     sinks: list[Sink] = [EventFiles(folder, job.data)]
-    if run is not None:
-        say(f"MLflow: run {run.id} in experiment {run.experiment!r} of {uri}")
-        sinks.append(run)
+    if mlflow is not None:
+        say(f"MLflow: run {mlflow.run.id} in experiment {mlflow.run.experiment!r} of {uri}")
+        sinks.append(mlflow)
     say(f"TensorBoard: tensorboard --logdir {logdir}")
     count = 0
     try:

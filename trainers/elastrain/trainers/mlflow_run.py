@@ -1,83 +1,91 @@
 """A job as a run on an MLflow tracking server, over its REST API (2.0): mlflow itself need not be installed.
 
 A job has one run, found again by its tag. What a job computes again is said again: MLflow keeps both values
-of such a step, and shows the later one.
+of such a step, and shows the later one. No torch.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
 
-from elastrain.client.errors import ElastrainError, FixRequest, NotAllowed, Unreachable
-from elastrain.client.home import loopback
+from elastrain.trainers.fact_buffer import finite
+from elastrain.trainers.retrying import is_loopback
 
+URI = "MLFLOW_TRACKING_URI"
 TAG = "elastrain.job"
 BATCH = 1000  # metrics that the server takes at once
 MOST_PARAMS = 100
 LONGEST_PARAM = 500
 ENDS = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 
+Metric = dict[str, Any]
+
+
+class MlflowError(Exception):
+    """kind: `wrong` is refused whoever asks and whenever, `denied` wants other credentials, `away` passes."""
+
+    def __init__(self, kind: Literal["wrong", "denied", "away"], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
 
 class MlflowRun:
-    """Points go out in batches. Raises the client's errors."""
+    """Every method raises MlflowError."""
 
     def __init__(self, http: httpx.Client, id: str, experiment: str) -> None:
         self._http = http
         self.id = id
         self.experiment = experiment
-        self._waiting: list[dict[str, Any]] = []
 
     @classmethod
-    def of(cls, uri: str, job: Mapping[str, Any], env: Mapping[str, str]) -> "MlflowRun":
-        """The job's run, made if need be. env: MLFLOW_EXPERIMENT_NAME (default: the project), and
-        MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and _PASSWORD."""
+    def of(
+        cls, uri: str, job: Mapping[str, Any], env: Mapping[str, str], timeout_s: float = 30.0
+    ) -> MlflowRun:
+        """The job's run, made if need be. job: its id, name, project, spec. env: MLFLOW_EXPERIMENT_NAME
+        (default: the project), and MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and _PASSWORD."""
         if urlsplit(uri).scheme not in ("http", "https"):
-            raise FixRequest(
-                f"MLFLOW_TRACKING_URI={uri!r} is not the address of a tracking server; give http(s)://host:port"
-            )
+            text = f"{URI}={uri!r} is not the address of a tracking server; give http(s)://host:port"
+            raise MlflowError("wrong", text)
         token, user = env.get("MLFLOW_TRACKING_TOKEN"), env.get("MLFLOW_TRACKING_USERNAME")
         http = httpx.Client(
             base_url=f"{uri.rstrip('/')}/api/2.0/mlflow/",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=(user, env.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
-            timeout=30.0,
-            trust_env=not loopback(uri),
+            timeout=timeout_s,
+            trust_env=not is_loopback(uri),
         )
         experiment = env.get("MLFLOW_EXPERIMENT_NAME") or str(job["project"])
         run = cls(http, "", experiment)
-        number = run._experiment()
-        run.id = run._found(number, job) or run._made(number, job)
+        try:
+            number = run._experiment()
+            run.id = run._found(number, job) or run._made(number, job)
+        except MlflowError:
+            run.close()
+            raise
         return run
 
-    def point(self, step: int, at: float, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            self._waiting.append({"key": name, "value": value, "timestamp": round(at * 1e3), "step": step})
-        if len(self._waiting) >= BATCH // 2:
-            self._send()
+    def log(self, metrics: Sequence[Metric]) -> None:
+        for first in range(0, len(metrics), BATCH):
+            body = {"run_id": self.id, "metrics": metrics[first : first + BATCH]}
+            self._ask("POST", "runs/log-batch", json=body)
 
-    def back_to(self, step: int) -> None:
-        self._send()
+    def status(self, status: str) -> None:
+        """status: MLflow's own word, such as RUNNING."""
+        self._ask("POST", "runs/update", json={"run_id": self.id, "status": status})
 
-    def close(self, status: str) -> None:
-        self._send()
-        if status in ENDS:
-            self._ask("POST", "runs/update", json={"run_id": self.id, "status": ENDS[status]})
+    def close(self) -> None:
         self._http.close()
-
-    def _send(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-            self._ask("POST", "runs/log-batch", json={"run_id": self.id, "metrics": batch})
 
     def _experiment(self) -> str:
         params = {"experiment_name": self.experiment}
         found = self._ask("GET", "experiments/get-by-name", params=params, missing=True)
         if found is None:
-            return str(
-                self._ask("POST", "experiments/create", json={"name": self.experiment})["experiment_id"]
-            )
+            made = self._ask("POST", "experiments/create", json={"name": self.experiment})
+            return str(made["experiment_id"])
         return str(found["experiment"]["experiment_id"])
 
     def _found(self, experiment: str, job: Mapping[str, Any]) -> str | None:
@@ -99,16 +107,26 @@ class MlflowRun:
         try:
             reply = self._http.request(method, path, **request)
         except httpx.HTTPError as error:
-            raise Unreachable(
-                f"The MLflow server does not answer: {error or type(error).__name__}."
-            ) from error
+            text = f"The MLflow server does not answer: {error or type(error).__name__}."
+            raise MlflowError("away", text) from error
         if reply.status_code == 404 and missing:
             return None
         if reply.status_code >= 400:
-            kind: type[ElastrainError] = NotAllowed if reply.status_code in (401, 403) else FixRequest
-            kind = Unreachable if reply.status_code >= 500 else kind
-            raise kind(f"The MLflow server answered {reply.status_code} to {path}: {reply.text[:300]}")
-        return reply.json()
+            text = f"The MLflow server answered {reply.status_code} to {path}: {reply.text[:300]}"
+            raise MlflowError(_kind(reply.status_code), text)
+        try:
+            return reply.json()
+        except ValueError:
+            raise MlflowError("wrong", f"What answers at {reply.url} is no MLflow server.") from None
+
+
+def metrics(step: int, at: float, values: Mapping[str, Any]) -> list[Metric]:
+    """What one step said, as MLflow takes it. at: seconds since the epoch."""
+    timestamp = round(at * 1e3)
+    return [
+        {"key": name, "value": finite(value), "timestamp": timestamp, "step": step}
+        for name, value in values.items()
+    ]
 
 
 def flat(spec: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -120,3 +138,9 @@ def flat(spec: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value not in (None, "", [], {}):
             found.append((f"{prefix}{name}", str(value)[:LONGEST_PARAM]))
     return found
+
+
+def _kind(status: int) -> Literal["wrong", "denied", "away"]:
+    if status in (401, 403):
+        return "denied"
+    return "away" if status >= 500 or status in (408, 425, 429) else "wrong"
