@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -98,6 +99,55 @@ def test_nothing_in_the_compose_file_is_open_to_the_network_or_secret_or_unpinne
     for name in ("service", "head", "worker"):
         service = COMPOSE["services"][name]
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+
+
+ENGINES = (["docker", "compose"], ["docker-compose"], ["podman-compose"])
+NO_ENGINE = (
+    "nothing reads compose files here: Docker's compose plugin, docker-compose 2 (Debian: "
+    "`apt-get install docker-compose`) or podman-compose (`pip install podman-compose`)"
+)
+
+
+@pytest.fixture(scope="module")
+def compose() -> list[str]:
+    """The command of what reads compose files; docker-compose 1 is of another age."""
+    for command in ENGINES:
+        if shutil.which(command[0]) is None:
+            continue
+        said = subprocess.run([*command, "version"], capture_output=True, text=True, check=False)
+        if said.returncode == 0 and "version 1." not in said.stdout.replace("podman-compose version", ""):
+            return command
+    pytest.skip(NO_ENGINE)
+
+
+def configured(compose: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What an engine makes of the compose file, without doing anything."""
+    shutil.copy(DOCKER / "compose.yaml", folder)
+    shutil.copy(DOCKER / "new-env.sh", folder)
+    command = [*compose, "-f", "compose.yaml", "config"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_compose_engine_refuses_to_begin_without_passwords(compose: list[str], tmp_path: Path) -> None:
+    refused = configured(compose, tmp_path)
+    assert refused.returncode != 0
+    assert "run docker/new-env.sh first" in refused.stdout + refused.stderr
+
+
+def test_a_compose_engine_reads_every_part_and_fills_in_what_is_to_be_given(
+    compose: list[str], tmp_path: Path
+) -> None:
+    configured(compose, tmp_path)
+    subprocess.run([tmp_path / "new-env.sh"], check=True, capture_output=True)
+    done = configured(compose, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = yaml.safe_load(done.stdout)["services"]
+    assert set(found) == set(COMPOSE["services"])
+    assert "${" not in done.stdout
+    made = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines())
+    assert made["DATABASE_PASSWORD"] in str(found["service"]) and made["RAY_TOKEN"] in str(found["worker"])
+    assert "read_only: true" in yaml.safe_dump(found["worker"]), "what is shared by an anchor reached it"
 
 
 def test_the_compose_files_images_are_of_this_version_and_so_is_its_environment(tmp_path: Path) -> None:
