@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from helm.definitions import KUBERAY, MISSING
 from helm.rendering import CHART, EXAMPLES, POSTGRES, ROOT, lint, render, script
-from helm.schemas import KUBERAY, MISSING, check_kubernetes, check_others, check_ray
+from helm.schemas import check_defined, check_kubernetes
 
 pytestmark = pytest.mark.helm
 
@@ -51,7 +52,7 @@ def test_it_renders_and_every_manifest_fits_its_schema(values: dict[str, Any]) -
     for document in documents:
         if document["kind"] == "RayCluster":
             continue  # below
-        assert check_kubernetes(document) or check_others(document), f"no schema for {document['kind']}"
+        assert check_kubernetes(document) or check_defined(document), f"no schema for {document['kind']}"
 
 
 @each_case
@@ -59,16 +60,19 @@ def test_the_ray_cluster_fits_the_definition_that_kuberay_publishes(values: dict
     if not KUBERAY.exists():
         pytest.skip(MISSING)
     for cluster in render(values).all("RayCluster"):
-        check_ray(cluster)
+        assert check_defined(cluster)
 
 
-def test_a_ray_cluster_with_a_field_that_kuberay_does_not_know_is_refused() -> None:
-    if not KUBERAY.exists():
+@pytest.mark.parametrize(
+    "kind", ["RayCluster", "HTTPRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule"]
+)
+def test_a_field_that_a_definition_does_not_know_is_refused(kind: str) -> None:
+    if kind == "RayCluster" and not KUBERAY.exists():
         pytest.skip(MISSING)
-    cluster = render({}).one("RayCluster")
-    cluster["spec"]["headGroupSpec"]["replicaz"] = 1
-    with pytest.raises(Exception, match="replicaz"):
-        check_ray(cluster)
+    document = render(ALL_ON).one(kind)
+    document["spec"]["odd"] = 1
+    with pytest.raises(Exception, match="odd"):
+        check_defined(document)
 
 
 def test_every_value_has_its_line_and_the_readme_is_made_of_them() -> None:
