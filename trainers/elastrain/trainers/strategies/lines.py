@@ -29,6 +29,7 @@ from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.shelf import Shelf
 
 CONNECT_S = 20.0
+HELLO_BYTES = 65536  # of a hello: nothing larger is taken from whoever has not shown the key
 HELLO_S = 60.0  # for a server to come to the generation that a worker is in
 GONE_S = 60.0  # without an answer of the other machine, until what is sent to it fails
 LOOK_S = 0.05  # whoever waits looks so often whether the generation is still on
@@ -64,9 +65,11 @@ class Line:
         except OSError as error:
             raise Closed(str(error)) from error
 
-    def receive(self) -> tuple[Json, Tensor]:
-        """Head and body (bytes,) u8. Raises Closed."""
+    def receive(self, most: int | None = None) -> tuple[Json, Tensor]:
+        """Head and body (bytes,) u8. most: bytes; who announces more is not listened to. Raises Closed."""
         head, body = _FRAME.unpack(self._read(_FRAME.size).numpy().tobytes())
+        if most is not None and head + body > most:
+            raise Closed(f"a frame of {head + body} bytes was announced")
         said: Json = json.loads(self._read(head).numpy().tobytes())
         return said, self._read(body)
 
@@ -152,7 +155,9 @@ class Hub:
         self.changed = self._changed = threading.Condition()
         self._generation = 0
         self._members: frozenset[str] = frozenset()
-        self._lines: dict[str, tuple[Line, queue.SimpleQueue[Any]]] = {}
+        self._lines: dict[str, Line] = {}
+        # worker -> what is to be sent to it: its line to this server may come after that to another one
+        self._outgoing: dict[str, queue.SimpleQueue[Any]] = {}
         threading.Thread(target=self._accept, daemon=True, name="hub").start()
 
     @property
@@ -162,12 +167,14 @@ class Hub:
     def open(self, generation: int, workers: Sequence[str]) -> None:
         """From now on only these are heard."""
         with self._changed:
-            old, self._lines = self._lines, {}
+            lines, self._lines = self._lines, {}
+            queues, self._outgoing = self._outgoing, {w: queue.SimpleQueue() for w in workers}
             self._generation, self._members = generation, frozenset(workers)
             self.inbox.clear()
             self._changed.notify_all()
-        for line, outgoing in old.values():
+        for outgoing in queues.values():
             outgoing.put(None)
+        for line in lines.values():
             line.close()
 
     def leave(self) -> None:
@@ -175,11 +182,12 @@ class Hub:
         self.open(self._generation, ())
 
     def send(self, worker: str, head: Json, body: Sequence[Tensor] = ()) -> None:
-        """Without waiting; `body` must not change any more. A worker that is gone is noticed elsewhere."""
+        """Without waiting; `body` must not change any more. A worker that has not said hello yet gets it when
+        it does; one that is gone is noticed elsewhere."""
         with self._changed:
-            found = self._lines.get(worker)
+            found = self._outgoing.get(worker)
         if found is not None:
-            found[1].put((head, body))
+            found.put((head, body))
 
     # ---- threads ----------------------------------------------------------------------------
 
@@ -192,31 +200,34 @@ class Hub:
             threading.Thread(target=self._serve, args=(Line(connection),), daemon=True, name="line").start()
 
     def _serve(self, line: Line) -> None:
-        outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        outgoing: queue.SimpleQueue[Any] | None = None
         try:
-            hello, _ = line.receive()
+            hello, _ = line.receive(HELLO_BYTES)
             if not hmac.compare_digest(str(hello.get("key", "")), self._key):
                 return
             worker, generation = str(hello["worker"]), int(hello["generation"])
-            if not self._enter(worker, generation, line, outgoing):
+            outgoing = self._enter(worker, generation, line)
+            if outgoing is None:
                 return
             threading.Thread(target=_write, args=(line, outgoing), daemon=True, name="write").start()
             self._take(generation, worker, (hello, torch.empty(0)))
             while self._take(generation, worker, line.receive()):
                 pass
-        except (Closed, KeyError, ValueError):
+        except (Closed, KeyError, ValueError, TypeError, AttributeError):  # the hello is anybody's
             pass
         finally:
-            outgoing.put(None)
+            if outgoing is not None:
+                outgoing.put(None)
             line.close()
 
-    def _enter(self, worker: str, generation: int, line: Line, outgoing: queue.SimpleQueue[Any]) -> bool:
+    def _enter(self, worker: str, generation: int, line: Line) -> queue.SimpleQueue[Any] | None:
+        """What is to be sent over the line; None: it is not of this generation, or not the worker's first."""
         with self._changed:
             self._changed.wait_for(lambda: self._generation >= generation, HELLO_S)
-            if self._generation != generation or worker not in self._members:
-                return False
-            self._lines[worker] = (line, outgoing)
-            return True
+            if self._generation != generation or worker not in self._members or worker in self._lines:
+                return None
+            self._lines[worker] = line
+            return self._outgoing[worker]
 
     def _take(self, generation: int, worker: str, part: Part) -> bool:
         head = part[0]

@@ -32,6 +32,8 @@ from elastrain.trainers.strategies.served import sections_of
 from elastrain.trainers.strategies.shelf import Delivery
 from elastrain.trainers.tree import root, root_node
 
+Frame = tuple[int, Json, Tensor]  # (rank, head, body)
+
 
 @dataclass
 class Servers:
@@ -41,6 +43,7 @@ class Servers:
     ownership: Ownership
     lines: list[Line] = field(default_factory=list)  # by rank
     inbox: Inbox = field(default_factory=Inbox)  # (rank, head, body); head None: that server is gone
+    early: list[Frame] = field(default_factory=list)  # came by one line before what was waited for by another
     finished: int = 0  # waits that came to an end
 
     def meet(self, opening: Opening, hello: Json) -> None:
@@ -95,8 +98,12 @@ class PushingWorker(Trainer):
 
     # ---- hearing ----------------------------------------------------------------------------
 
-    def _hear(self, servers: Servers) -> tuple[int, Json, Tensor]:
-        """The next frame. Raises Closed, Halted, Dismissed."""
+    def _hear(self, servers: Servers, kind: str) -> Frame:
+        """The next frame of a kind; others wait for their turn, since the lines of several servers keep no
+        order among each other. Raises Closed, Halted, Dismissed."""
+        for at, (_, head, _) in enumerate(servers.early):
+            if head["kind"] == kind:
+                return servers.early.pop(at)
         while True:
             rank, head, body = servers.inbox.take(
                 lambda: self.session.check(servers.generation),
@@ -105,15 +112,16 @@ class PushingWorker(Trainer):
             servers.finished += 1
             if head is None:
                 raise Closed(f"server {rank} is gone")
-            if head["kind"] != "rest":
+            if head["kind"] == kind:
                 return rank, head, body
-            self.session.send("idle", generation=servers.generation, step=head["step"])
+            if head["kind"] == "rest":
+                self.session.send("idle", generation=servers.generation, step=head["step"])
+            else:
+                servers.early.append((rank, head, body))
 
     def _agree(self, servers: Servers) -> None:
         """Is what was in hand still ours to do?"""
-        head: Json = {"kind": ""}
-        while head["kind"] != "welcome":
-            _, head, _ = self._hear(servers)
+        _, head, _ = self._hear(servers, "welcome")
         if not head["keep"]:
             self._drop()
 
@@ -121,9 +129,8 @@ class PushingWorker(Trainer):
         """Wait for a task, and for the parameters of its version from all servers."""
         came: dict[int, tuple[Json, Tensor]] = {}
         while len(came) < len(servers.lines):
-            rank, head, body = self._hear(servers)
-            if head["kind"] == "task":
-                came[rank] = (head, body)
+            rank, head, body = self._hear(servers, "task")
+            came[rank] = (head, body)
         model, space = self.replica.model, self.replica.model.space
         for rank, (head, body) in came.items():
             at = self._take_buffers(body) if head["buffers"] else 0
@@ -191,6 +198,6 @@ class PushingWorker(Trainer):
         delivery = Delivery(task, {str(rank) for rank in range(len(servers.lines))})
         whole = False
         while not whole:
-            rank, said, _ = self._hear(servers)
-            whole = said["kind"] == "stored" and delivery.acknowledged(str(rank), Task(*said["task"]))
+            rank, said, _ = self._hear(servers, "stored")
+            whole = delivery.acknowledged(str(rank), Task(*said["task"]))
         servers.lines[0].send({"kind": "arrived", "step": task.step})

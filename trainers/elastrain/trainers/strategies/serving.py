@@ -9,6 +9,7 @@ shelf.py), so the record decides here as well: whoever survives with it can carr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
@@ -16,15 +17,18 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.checkpoint import Snapshots
-from elastrain.trainers.collectives import Broken
+from elastrain.trainers.chunks import Ownership
+from elastrain.trainers.collectives import Broken, Group
 from elastrain.trainers.cursor import merge
 from elastrain.trainers.formed import Generation
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.messages import Json
 from elastrain.trainers.opening import Opening
+from elastrain.trainers.replica import Replica
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Session
 from elastrain.trainers.spec_strategies import ParameterServer
+from elastrain.trainers.strategies.all_reduce import AllReduce
 from elastrain.trainers.strategies.ledger import Ledger, Task
 from elastrain.trainers.strategies.served import ServedReplica
 from elastrain.trainers.strategies.shelf import everywhere
@@ -45,6 +49,7 @@ class ServingTrainer(Trainer):
     ) -> None:
         """order: the one to repeat."""
         super().__init__(replica, reader, session, snapshots)
+        self.way = Serving()
         self.hub, self.repeats = replica.hub, order
         self.ledger: Ledger | None = None
         self.workers: list[str] = []
@@ -67,14 +72,11 @@ class ServingTrainer(Trainer):
             self.hub.shelf.stay(tuple(mine.workers) if mine.restore is None else ())
             self.hub.shelf.stay(tuple(mine.workers))
             stored = list(self.hub.shelf.parts)
-        first = min(mine.survivors(), default=0)
-        order = self.replica.order if rank == first and len(mine.survivors()) < group.world else []
-        entries = group.gather_json({"stored": stored, "order": order})
-        if not self.replica.order:
-            self.replica.order = [Task(*task) for task in entries[first]["order"]]
-        common = everywhere([[Task(*task) for task in e["stored"]] for e in entries])
+        entries = group.gather_json(stored)
+        common = everywhere([[Task(*task) for task in e] for e in entries])
         with self.hub.changed:
             self.hub.shelf.drop_all_but(common)
+        group.barrier()  # a worker that is welcome pushes at once: nobody may still have to tidy up
         if rank == 0:
             self._meet_workers(generation, common)
         return generation
@@ -82,10 +84,10 @@ class ServingTrainer(Trainer):
     def _from_its_beginning(self, opening: Opening) -> Opening:
         """A replay needs versions of the past, which are in no checkpoint and which a new server has not: it
         goes on with the same servers, or begins anew. All servers see it alike. Raises Broken."""
-        if self.repeats is None:
-            return opening
         servers, before = opening.workers, self.met
         self.met = servers
+        if self.repeats is None or opening.step >= len(self.repeats):  # it is past what it repeats
+            return opening
         if opening.restore is not None:
             self.past = {}
             return replace(opening, restore={**opening.restore, "manifest": None})
@@ -191,6 +193,27 @@ class ServingTrainer(Trainer):
             for worker in self.workers:
                 self.hub.send(worker, {"kind": "rest", "step": self.replica.step})
         super()._idle(generation)
+
+
+class Serving(AllReduce):
+    """Servers hand over as the members of an all-reduce do. The order goes first: a new one that holds a
+    chunk counts as a survivor, should this generation break, and may be the only one by then."""
+
+    def hand_over(
+        self,
+        replica: Replica,
+        opening: Opening,
+        group: Group,
+        ownership: Ownership,
+        meanwhile: Callable[[], bool],
+    ) -> None:
+        assert replica.order is not None
+        lengths = group.gather_json(len(replica.order))
+        if lacking := [rank for rank, length in enumerate(lengths) if length != opening.step]:
+            first = next(rank for rank in range(group.world) if rank not in lacking)
+            order = group.gather_json(replica.order if group.rank == first else None)[first]
+            replica.order = [Task(*task) for task in order]
+        super().hand_over(replica, opening, group, ownership, meanwhile)
 
 
 def _packed(replica: ServedReplica) -> list[Tensor]:
