@@ -204,6 +204,68 @@ def test_a_paused_asynchronous_run_went_on_from_its_checkpoint(tmp_path: Path) -
     assert order_of(resumed)[:at] == before
 
 
+def test_a_push_that_came_while_a_server_still_tidied_up_its_shelf_was_not_thrown_away(
+    tmp_path: Path,
+) -> None:
+    """The first server has welcomed the worker, another one is half a second behind."""
+    spec = served(None, task="engine.tasks.tardy:Tardy", task_args={"sleep_s": 0.01})
+    done = run(tmp_path, spec, (1, 2), (6, scale(1, 1)), (9, scale(1, 2)), (14, kill_worker(0)))
+    check_asynchronous(done)
+    assert len(done.of_kind("generation")) >= 3
+
+
+def test_a_new_server_that_was_left_alone_while_it_was_handed_everything_has_the_order_as_well(
+    tmp_path: Path,
+) -> None:
+    """The third server gets all from the first, which dies before the generation is whole."""
+    args = {"once": str(tmp_path / "once"), "sleep_s": 0.02}
+    spec = served(None, task="engine.tasks.tardy:Martyr", task_args=args)
+    done = run(tmp_path / "first", spec, 2, (8, kill(1)))
+    assert [e["data"]["worker"] for e in done.events("worker.lost")] == ["s1", "s0"]
+    assert not done.events("rollback"), "the third one had it all"
+    check_asynchronous(done)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "parameter_server"])
+def test_steps_in_order_do_not_go_on_from_steps_that_counted_out_of_order(tmp_path: Path, name: str) -> None:
+    run(tmp_path, served(None, steps=20), 2)
+    spec = toy(strategy={"name": name}, resume_from="job@20")
+    refused = run(tmp_path, spec, 1, job="other")
+    assert refused.outcome is not None and refused.outcome.failed_by == "user"
+    assert "counted out of order" in (refused.outcome.message or "")
+
+
+def test_an_asynchronous_run_goes_on_from_a_synchronous_one(tmp_path: Path) -> None:
+    run(tmp_path, toy(steps=20), 2)
+    more = run(tmp_path, served(None, resume_from="job@20"), 2, job="other")
+    assert more.steps() == list(range(21, 41))
+    order = load_file(tmp_path / "objects/jobs/other/checkpoints/0000000040/order.safetensors")["order"]
+    assert order[:20].tolist() == [[step, step] for step in range(20)]
+    assert sorted(order[:, 0].tolist()) == list(range(40))
+
+
+def test_an_order_that_was_saved_amid_the_job_is_repeated_and_then_pushes_count_as_they_come(
+    tmp_path: Path,
+) -> None:
+    spec = served(None, task_args={"sleep_s": 0.01}, checkpoint={"every_steps": 10, "keep": 9})
+    first = run(tmp_path / "first", spec, 3)
+    shutil.copytree(first.folder / "objects", tmp_path / "again/objects")
+    strategy = {**first.spec["strategy"], "replay": "job@20"}
+    again = run(tmp_path / "again", {**spec, "strategy": strategy}, 2, (30, kill(0)), job="again")
+    assert again.manifest(20)["state_digest"] == first.manifest(20)["state_digest"]
+    assert order_of(again)[:20] == order_of(first)[:20]
+    check_asynchronous(again)
+    assert not again.events("rollback"), "past the order that it repeats it does not begin anew"
+
+
+def test_an_order_that_the_job_is_too_short_for_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    run(tmp_path, served(None), 2)
+    strategy = {"name": "parameter_server", "staleness": None, "replay": "job"}
+    refused = run(tmp_path, toy(strategy=strategy, steps=30), 1, job="again")
+    assert refused.outcome is not None and refused.outcome.failed_by == "user"
+    assert "and this job has 30 steps" in (refused.outcome.message or "") and not refused.steps()
+
+
 # ---- cases B14 ---------------------------------------------------------------------------------
 
 

@@ -42,6 +42,7 @@ def test_the_newest_good_checkpoint_or_that_of_a_step_is_settled_at_the_submit(
         ("{source}@60", {}, "it has 20, 40"),
         ("{source}", {"steps": 40}, "nothing would be left"),
         ("{source}", {"optimizer": {"name": "sgd", "lr": 0.1}}, "the state of adam"),
+        ("{source}", {"optimizer": {"name": "adam", "amsgrad": True}}, "no max_exp_avg_sq, which adam keeps"),
         (
             "{source}",
             {"strategy": {"name": "local_sgd", "local_steps": 4}},
@@ -85,3 +86,66 @@ def test_rounds_go_on_from_rounds_of_the_same_length_and_outer_momentum_from_out
         world.submit(resume_from=id, strategy={**average, "local_steps": 5})
     with pytest.raises(Invalid, match="no outer momentum"):
         world.submit(resume_from=id, strategy={**average, "outer": "diloco"})
+
+
+# ---- strategy.replay ---------------------------------------------------------------------------
+
+ASYNCHRONOUS = {"name": "parameter_server", "staleness": None}
+
+
+@pytest.fixture
+def recorded(world: World) -> str:
+    id, driver = world.running(strategy=ASYNCHRONOUS)
+    driver.saves(20)
+    driver.saves(40)
+    driver.ends("succeeded")
+    world.round()
+    return id
+
+
+def repeats(text: str, **more: Any) -> dict[str, Any]:
+    return {"strategy": {**ASYNCHRONOUS, **more, "replay": text}}
+
+
+def test_the_order_to_repeat_is_settled_at_the_submit(world: World, recorded: str) -> None:
+    for text, steps, settled in ((recorded, 40, 40), (recorded[2:], 40, 40), (f"{recorded}@20", 20, 20)):
+        id = world.submit(**repeats(text), steps=steps)
+        assert world.job(id)["spec"]["strategy"]["replay"] == f"{recorded}@{settled}"
+    clone, _ = world.control.clone(id, {}, actor=ADMIN)
+    assert clone["spec"]["strategy"]["replay"] == f"{recorded}@20"
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "told"),
+    [
+        ("nope", {}, "no job"),
+        ("../etc", {}, "neither a job id"),
+        ("{recorded}@30", {}, "it has 20, 40"),
+        ("{recorded}", {"steps": 39}, "the order of 40 steps, and steps is 39: use 40 or more"),
+        ("{synchronous}", {}, "no order to repeat"),
+    ],
+)
+def test_an_order_that_is_not_there_or_does_not_fit_is_refused_at_the_door(
+    world: World, recorded: str, source: str, text: str, changes: dict[str, Any], told: str
+) -> None:
+    before = len(world.control.list_jobs(actor=ADMIN)["items"])
+    with pytest.raises(Invalid, match=told) as refused:
+        named = text.format(recorded=recorded, synchronous=source)
+        world.submit(**{"steps": 40, **repeats(named), **changes})
+    assert refused.value.errors[0]["pointer"] == "/strategy/replay"
+    assert len(world.control.list_jobs(actor=ADMIN)["items"]) == before
+
+
+def test_the_order_of_another_projects_job_is_not_there(world: World, recorded: str) -> None:
+    with pytest.raises(Invalid, match="no job"):
+        world.control.submit({**SPEC, "project": "vision", **repeats(recorded)}, actor=VISION)
+
+
+def test_steps_in_order_do_not_go_on_from_a_run_whose_steps_counted_out_of_order(
+    world: World, recorded: str
+) -> None:
+    for strategy in ({"name": "all_reduce"}, {**ASYNCHRONOUS, "staleness": 0}):
+        with pytest.raises(Invalid, match="out of order") as refused:
+            world.submit(resume_from=recorded, strategy=strategy)
+        assert refused.value.errors[0]["pointer"] == "/resume_from"
+    assert world.submit(resume_from=recorded, strategy={**ASYNCHRONOUS, "staleness": 3})

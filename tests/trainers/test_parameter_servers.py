@@ -106,6 +106,20 @@ def test_bounded_to_one_version_a_fast_worker_waits_for_the_slow_one() -> None:
     assert made.deal() == [("a", Task(2, 2)), ("b", Task(3, 2))]
 
 
+def test_a_step_whose_worker_died_holds_the_others_though_it_is_computed_from_a_newer_version() -> None:
+    """No worker is more than k steps ahead of the slowest, however often that one dies."""
+    made = ledger(bound=2)
+    made.join("c")
+    made.deal()
+    for worker, step in (("b", 1), ("c", 2)):
+        made.arrive(worker, step)
+        made.commit(Task(step, 0))
+    made.gone("a")
+    made.join("d")
+    assert made.deal() == [("b", Task(0, 2))]
+    assert made.deal() == [], "step 3 is 3 steps ahead of step 0"
+
+
 def test_a_step_in_hand_when_the_generation_changed_is_kept_unless_it_was_applied() -> None:
     made = Ledger(10, [Task(0, 0)])
     made.join("a", Task(0, 0))
@@ -144,6 +158,23 @@ def test_in_a_replay_whoever_is_free_takes_what_comes_next_and_an_early_push_wai
     made.commit(Task(1, 0))
     assert made.choose() == Task(0, 0)
     assert made.deal() == [("a", Task(2, 1))]
+
+
+def test_where_the_repeated_order_ends_pushes_count_as_they_arrive() -> None:
+    """The order was saved amid the job: step 1 had not counted yet."""
+    made = Ledger(4, [], replay=[Task(0, 0), Task(2, 0)])
+    made.join("a")
+    made.join("b")
+    assert made.deal() == [("a", Task(0, 0)), ("b", Task(2, 0))]
+    for worker, task in (("b", Task(2, 0)), ("a", Task(0, 0))):
+        made.arrive(worker, task.step)
+    assert made.choose() == Task(0, 0)
+    made.commit(Task(0, 0))
+    assert made.deal() == [], "all that is repeated is under way"
+    made.commit(Task(2, 0))
+    assert made.deal() == [("a", Task(1, 2)), ("b", Task(3, 2))]
+    made.arrive("b", 3)
+    assert made.choose() == Task(3, 2)
 
 
 def test_a_part_that_comes_twice_is_kept_once_and_other_servers_make_it_useless() -> None:

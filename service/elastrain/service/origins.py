@@ -9,7 +9,7 @@ from elastrain.service.errors import Conflict, Invalid, NotFound
 from elastrain.service.finding import find
 from elastrain.service.store import Tx, training
 from elastrain.service.store.rows import JobRow
-from elastrain.trainers.spec import JobSpec, Source
+from elastrain.trainers.spec import OUT_OF_ORDER, JobSpec, Source, asynchronous
 
 
 def begun_from(tx: Tx, spec: JobSpec, actor: Actor) -> JobSpec:
@@ -19,6 +19,7 @@ def begun_from(tx: Tx, spec: JobSpec, actor: Actor) -> JobSpec:
     """
     if (replay := getattr(spec.strategy, "replay", None)) is not None:
         row, step = _checkpoint(tx, replay, actor, "/strategy/replay")
+        _must_repeat(spec, row, step)
         strategy = spec.strategy.model_copy(update={"replay": str(Source(row.id, step))})
         spec = spec.model_copy(update={"strategy": strategy})
     if spec.resume_from is None:
@@ -48,13 +49,18 @@ def _checkpoint(tx: Tx, named: str, actor: Actor, pointer: str) -> tuple[JobRow,
 
 def _must_fit(spec: JobSpec, row: JobRow, step: int) -> None:
     """What can be known before anything is loaded; the workers check the rest before the first step."""
+    theirs = JobSpec.model_validate(row.spec)
     if spec.steps is not None and step >= spec.steps:
         raise _invalid(f"that checkpoint is of step {step}, and steps is {spec.steps}: nothing would be left")
-    theirs = row.spec["optimizer"]["name"]
-    if theirs != spec.optimizer.name:
+    name = theirs.optimizer.name
+    if name != spec.optimizer.name:
         raise _invalid(
-            f"that checkpoint has the state of {theirs}, and optimizer.name is {spec.optimizer.name}"
+            f"that checkpoint has the state of {name}, and optimizer.name is {spec.optimizer.name}"
         )
+    if lacking := sorted(set(spec.optimizer.slots) - set(theirs.optimizer.slots)):
+        raise _invalid(f"that checkpoint has no {', '.join(lacking)}, which {name} keeps as it is set here")
+    if asynchronous(theirs.strategy) and not asynchronous(spec.strategy):
+        raise _invalid(OUT_OF_ORDER)
     counted, counts = _counted(row.spec["strategy"]), _counted(spec.strategy.model_dump())
     if counted != counts:
         text = f"that checkpoint counts {counted}, and this job {counts}"
@@ -62,6 +68,16 @@ def _must_fit(spec: JobSpec, row: JobRow, step: int) -> None:
     outer = getattr(spec.strategy, "outer", None)
     if outer is not None and outer.momentum and not row.spec["strategy"]["outer"]["momentum"]:
         raise _invalid(f"that checkpoint has no outer momentum, and strategy.outer has {outer.momentum}")
+
+
+def _must_repeat(spec: JobSpec, row: JobRow, step: int) -> None:
+    """As far as it can be known here: the servers look at the order itself before the first step."""
+    pointer = "/strategy/replay"
+    if not asynchronous(JobSpec.model_validate(row.spec).strategy):
+        raise _invalid(f"job {row.id} was no asynchronous run: there is no order to repeat", pointer)
+    if spec.steps is not None and spec.steps < step:
+        detail = f"that checkpoint has the order of {step} steps, and steps is {spec.steps}"
+        raise _invalid(f"{detail}: use {step} or more", pointer)
 
 
 def _counted(strategy: dict[str, Any]) -> str:

@@ -27,11 +27,11 @@ from elastrain.trainers.replica import Replica
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.states import Slot
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
+from elastrain.trainers.strategies.ledger import ORDER
 from elastrain.trainers.tensor_file import Entry, TensorFiles
 
 UPLOAD_TRIES = 4
 NICE = 10  # a tenth of a training thread; the lowest priority would wait for ever on a busy machine
-ORDER = "order.safetensors"  # (steps, 2) i64: the step, and the version that it was computed from
 ROOM_S = 600.0  # for an upload to come to an end, before the next checkpoint is given up
 
 

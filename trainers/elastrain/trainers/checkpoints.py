@@ -14,8 +14,10 @@ from elastrain.trainers.facts import event, now
 from elastrain.trainers.fence import Fence
 from elastrain.trainers.messages import Json
 from elastrain.trainers.spec import JobSpec, spec_digest
-from elastrain.trainers.spec_source import NoSource, Source
+from elastrain.trainers.spec_source import OUT_OF_ORDER, NoSource, Source
+from elastrain.trainers.spec_strategies import asynchronous
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
+from elastrain.trainers.strategies.ledger import ORDER
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +196,8 @@ class Checkpoints:
         why = self._fault_of(manifest, step, root)
         if why is not None or manifest is None:
             raise NoSource(f"resume_from {source}: checkpoint {step} cannot be used: {why}")
+        if any(f["name"] == ORDER for f in manifest["files"]) and not asynchronous(self.spec.strategy):
+            raise NoSource(f"resume_from {source}: {OUT_OF_ORDER}")
         self.source_step = step
         return _folder(root, step), manifest
 

@@ -58,7 +58,7 @@ class SGD:
 
     def __init__(self, spec: SGDSpec) -> None:
         self.spec = spec
-        self.slots: tuple[str, ...] = ("momentum_buffer",) if spec.momentum else ()
+        self.slots = spec.slots
 
     def init(self, slot: str, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
@@ -86,9 +86,7 @@ class Adam:
     def __init__(self, spec: AdamSpec | AdamWSpec) -> None:
         self.spec = spec
         self.decoupled = isinstance(spec, AdamWSpec)
-        self.slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
-        if spec.amsgrad:
-            self.slots += ("max_exp_avg_sq",)
+        self.slots = spec.slots
 
     def init(self, slot: str, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
@@ -124,11 +122,7 @@ class RMSprop:
 
     def __init__(self, spec: RMSpropSpec) -> None:
         self.spec = spec
-        self.slots: tuple[str, ...] = ("square_avg",)
-        if spec.momentum:
-            self.slots += ("momentum_buffer",)
-        if spec.centered:
-            self.slots += ("grad_avg",)
+        self.slots = spec.slots
 
     def init(self, slot: str, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
@@ -159,10 +153,10 @@ class Adagrad:
     """Adagrad (Duchi, Hazan and Singer 2011)."""
 
     lanes = 1
-    slots: tuple[str, ...] = ("sum",)
 
     def __init__(self, spec: AdagradSpec) -> None:
         self.spec = spec
+        self.slots = spec.slots
 
     def init(self, slot: str, like: Tensor) -> Tensor:
         return torch.full_like(like, self.spec.initial_accumulator_value)

@@ -11,13 +11,12 @@ from typing import Any
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from elastrain.trainers.checkpoint import ORDER
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.cursor import Cursor
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.storage import NotFound, Storage, StorageError
-from elastrain.trainers.strategies.ledger import Task
+from elastrain.trainers.strategies.ledger import ORDER, Task
 from elastrain.trainers.transports import Broken
 
 PATIENCE_S = 60.0  # with a store that does not answer; then all begin anew

@@ -40,9 +40,12 @@ from elastrain.trainers.spec_optimizers import (
     RMSpropSpec,
     SGDSpec,
 )
+from elastrain.trainers.spec_source import OUT_OF_ORDER as OUT_OF_ORDER
 from elastrain.trainers.spec_source import Source as Source
 from elastrain.trainers.spec_stability import LossSpike, NonFinite, Watch, decisive
+from elastrain.trainers.spec_strategies import SERVER_CPU as SERVER_CPU
 from elastrain.trainers.spec_strategies import AllReduce, Compression, Strategy, Uncompressed
+from elastrain.trainers.spec_strategies import asynchronous as asynchronous
 from elastrain.trainers.spec_support import contradictions, in_wire_nodes, unsupported, worker_range
 from elastrain.trainers.tree import unit_size
 
@@ -236,7 +239,8 @@ def spec_digest(spec: JobSpec) -> str:
     """sha256 over what decides the result: equal digests promise equal bits on the same kind of device."""
     dumped = spec.model_dump(mode="json")
     kept = {field: dumped[field] for field in _DECIDES_THE_RESULT}
-    kept["strategy"] = {field: value for field, value in dumped["strategy"].items() if field != "servers"}
+    servers = ("servers", "server_cpu")  # they give the same bits, however many
+    kept["strategy"] = {field: value for field, value in dumped["strategy"].items() if field not in servers}
     kept |= decisive(spec.clip_value, spec.non_finite, spec.loss_spike)
     kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
     kept |= {"wire_nodes": spec.wire_nodes} if spec.wire_nodes else {}

@@ -6,8 +6,12 @@ from pydantic import BeforeValidator, Field
 
 from elastrain.trainers.spec_fields import Betas, Fraction, NotNegative, Section
 
+ADAM = ("exp_avg", "exp_avg_sq")
+
 
 class _Optimizer(Section):
+    """`slots`: the state that it keeps for each element, by the names that checkpoints have."""
+
     lr: NotNegative = Field(default=1e-3, description="Learning rate, before warmup and decay.")
     maximize: bool = Field(default=False, description="Go up the gradient instead of down.")
     weight_decay: NotNegative = Field(default=0.0, description="Weight decay.")
@@ -25,6 +29,10 @@ class SGDSpec(_Optimizer):
     dampening: NotNegative = Field(default=0.0, description="Dampening of the momentum.")
     nesterov: bool = Field(default=False, description="Nesterov momentum.")
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if self.momentum else ()
+
 
 class AdamSpec(_Optimizer):
     """Distributed Adam."""
@@ -33,6 +41,10 @@ class AdamSpec(_Optimizer):
     betas: Betas = Field(default=(0.9, 0.999), description="Decay of the two running averages.")
     eps: NotNegative = Field(default=1e-8, description="Added to the denominator.")
     amsgrad: bool = Field(default=False, description="Keep the largest second moment (AMSGrad).")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ADAM + (("max_exp_avg_sq",) if self.amsgrad else ())
 
 
 class AdamWSpec(_Optimizer):
@@ -43,6 +55,10 @@ class AdamWSpec(_Optimizer):
     eps: NotNegative = Field(default=1e-8, description="Added to the denominator.")
     weight_decay: NotNegative = Field(default=1e-2, description="Weight decay, apart from the gradient.")
     amsgrad: bool = Field(default=False, description="Keep the largest second moment (AMSGrad).")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ADAM + (("max_exp_avg_sq",) if self.amsgrad else ())
 
 
 class RMSpropSpec(_Optimizer):
@@ -55,6 +71,11 @@ class RMSpropSpec(_Optimizer):
     momentum: NotNegative = Field(default=0.0, description="Momentum factor.")
     centered: bool = Field(default=False, description="Divide by the standard deviation (centred).")
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        more = (("momentum_buffer", self.momentum), ("grad_avg", self.centered))
+        return ("square_avg", *(name for name, kept in more if kept))
+
 
 class AdagradSpec(_Optimizer):
     """Adagrad."""
@@ -66,6 +87,10 @@ class AdagradSpec(_Optimizer):
     initial_accumulator_value: NotNegative = Field(
         default=0.0, description="Where the sum of squares begins."
     )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("sum",)
 
 
 def _named(value: Any) -> Any:

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 _TEXT = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]{0,63})(?:@(\d{1,10}))?")
 
 
+OUT_OF_ORDER = (
+    "that checkpoint is of an asynchronous run, whose steps may have counted out of order, and this job "
+    "makes them in order: use strategy parameter_server with another staleness than 0"
+)
+
+
 class NoSource(Exception):
     """The checkpoint to begin from cannot be used: the job must not begin without it. Says why."""
 

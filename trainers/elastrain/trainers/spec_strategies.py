@@ -6,6 +6,8 @@ from pydantic import BeforeValidator, Field, model_serializer
 
 from elastrain.trainers.spec_fields import Amount, Count, Fraction, NotNegative, Positive, Section
 
+SERVER_CPU = 0.5
+
 
 class AllReduce(Section):
     """Gradients are summed over all workers in each step."""
@@ -23,6 +25,9 @@ class ParameterServer(Section):
     servers: Annotated[int, Field(ge=1, le=64)] = Field(
         default=2, description="Servers beside the workers; from two on, each is another's buddy."
     )
+    server_cpu: NotNegative = Field(
+        default=SERVER_CPU, description="CPU cores that each server is given on Ray; it mostly waits."
+    )
     scale_by_staleness: bool = Field(
         default=True, description="Asynchronous: divide the rate of a push by its staleness, if above 1."
     )
@@ -30,7 +35,7 @@ class ParameterServer(Section):
         default=0.0, description="Asynchronous: strength of delay compensation; 0: none."
     )
     replay: str | None = Field(
-        default=None, description="Asynchronous: job id, or job id@step, whose order of arrival is repeated."
+        default=None, description="Asynchronous: job id, or job id@step, whose order is repeated, so far."
     )
 
 
@@ -66,6 +71,11 @@ class Gossip(Section):
 
     name: Literal["gossip"] = Field(default="gossip", description="Which strategy.")
     graph: Literal["ring", "torus", "exponential"] = Field(default="ring", description="Who talks to whom.")
+
+
+def asynchronous(strategy: Any) -> bool:
+    """Do pushes count one by one, rather than summed up step by step?"""
+    return isinstance(strategy, ParameterServer) and strategy.staleness != 0
 
 
 def servers_of(strategy: Any) -> int:

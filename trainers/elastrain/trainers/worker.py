@@ -20,9 +20,10 @@ from elastrain.trainers.replica import Replica, make_module
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
 from elastrain.trainers.spec import JobSpec, parse_spec
+from elastrain.trainers.spec_strategies import asynchronous
 from elastrain.trainers.storage import open_storage
 from elastrain.trainers.strategies.lines import Hub
-from elastrain.trainers.strategies.orders import asynchronous, order_to_repeat
+from elastrain.trainers.strategies.orders import order_to_repeat
 from elastrain.trainers.strategies.pushing import PushingWorker
 from elastrain.trainers.strategies.served import ServedReplica
 from elastrain.trainers.strategies.serving import ServingTrainer
@@ -72,7 +73,7 @@ def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
         model = FlatModel(make_module(task, spec.seed))
         reader = SampleReader(task, spec.seed)
         parts = spec, task, model, reader.size("train"), reader.size("val")
-        if hub is not None and asynchronous(spec):
+        if hub is not None and asynchronous(spec.strategy):
             replica: Replica = ServedReplica(*parts, hub)
         else:
             replica = Replica(*parts)
@@ -80,9 +81,9 @@ def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
     touch(first_step(replica))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
-        order = order_to_repeat(session.storage, spec)
+        order = order_to_repeat(session.storage, spec, replica.plan.total_steps)
         return ServingTrainer(replica, reader, session, snapshots, order)
-    kind = PushingWorker if asynchronous(spec) else Trainer
+    kind = PushingWorker if asynchronous(spec.strategy) else Trainer
     return kind(replica, reader, session, snapshots)
 
 

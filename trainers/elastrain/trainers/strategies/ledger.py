@@ -8,10 +8,12 @@ The first of the servers keeps a ledger, for one generation. What outlives it is
 were applied, one after the other. Its length is the version of the parameters, and the staleness of a task is
 how many others were applied between the version that it was computed from and its own turn. Given the order,
 a run can be repeated bit for bit: it says which step is computed from which version, and what comes next.
+Where it ends before the job does, pushes count as they arrive from then on.
 
 Bounded staleness: a task is dealt only if, even should everything that is under way be applied before any one
-task, that one were no more than `bound` versions behind. Tasks are dealt in the order of steps, so nobody is
-more than `bound` steps ahead of the slowest: stale synchronous parallel (Ho et al., NIPS 2013).
+task, that one were no more than `bound` versions behind, and if its step is no more than `bound` ahead of
+the slowest one: stale synchronous parallel (Ho et al., NIPS 2013). The first implies the second until a
+worker dies: its step is dealt once more, of a newer version.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+ORDER = "order.safetensors"  # in a checkpoint, (steps, 2) i64: the tasks that were applied, in this order
 
 
 class Task(NamedTuple):
@@ -44,6 +48,11 @@ class Ledger:
     @property
     def version(self) -> int:
         return len(self.order)
+
+    @property
+    def repeats(self) -> Sequence[Task]:
+        """What is left of the order to repeat."""
+        return self.replay[self.version :] if self.replay is not None else ()
 
     @property
     def low(self) -> int:
@@ -73,17 +82,18 @@ class Ledger:
             return False
         if task.version > self.version:  # of a time that was rolled back
             return False
-        return self.replay is None or task in self.replay[self.version :]
+        return not self.repeats or task in self.repeats
 
     # ---- while it trains --------------------------------------------------------------------
 
     def deal(self) -> list[tuple[str, Task]]:
         """Tasks for those who have none. Whose push is not applied yet waits for that; not so in a replay,
         where the push that has to come before it may be nobody's yet."""
-        waits = set(self.arrived.values()) if self.replay is None else set()
+        repeats = self.repeats
+        waits = set(self.arrived.values()) if not repeats else set()
         dealt: list[tuple[str, Task]] = []
         for worker in [w for w, task in self.hands.items() if task is None and w not in waits]:
-            task = self._next() if self.replay is None else self._next_of(self.replay)
+            task = self._next_of(repeats) if repeats else self._next()
             if task is None:
                 break
             self.hands[worker] = task
@@ -95,14 +105,14 @@ class Ledger:
         behind = max((version - task.version + len(under_way) for task in under_way), default=0)
         if self.bound is not None and behind > self.bound:
             return None
-        taken = self._done | {task.step for task in under_way}
-        step = next((s for s in range(self.low, self.total) if s not in taken), None)
+        busy = {task.step for task in under_way}
+        end = self.total if self.bound is None else min(self.total, self.low + self.bound + 1)
+        step = next((s for s in range(self.low, end) if s not in self._done and s not in busy), None)
         return Task(step, version) if step is not None else None
 
-    def _next_of(self, replay: Sequence[Task]) -> Task | None:
+    def _next_of(self, repeats: Sequence[Task]) -> Task | None:
         busy = set(self.under_way)
-        left = (replay[at] for at in range(self.version, len(replay)))
-        return next((task for task in left if task not in busy and task.version <= self.version), None)
+        return next((task for task in repeats if task not in busy and task.version <= self.version), None)
 
     def arrive(self, worker: str, step: int) -> bool:
         """A worker's push lies at every server. False: it has no such task: a word that is late, or twice."""
@@ -115,9 +125,9 @@ class Ledger:
 
     def choose(self) -> Task | None:
         """Whose turn it is: the first that came, or the one that the replayed order names; None: nobody's."""
-        if self.replay is None:
+        if self.replay is None or self.version >= len(self.replay):
             return next(iter(self.arrived), None)
-        wanted = self.replay[self.version] if self.version < len(self.replay) else None
+        wanted = self.replay[self.version]
         return wanted if wanted in self.arrived else None
 
     def commit(self, task: Task) -> int:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from safetensors.torch import load
 
-from elastrain.trainers.checkpoint import ORDER
 from elastrain.trainers.faults import refuse
 from elastrain.trainers.spec import JobSpec, Source
 from elastrain.trainers.spec_strategies import ParameterServer
 from elastrain.trainers.storage import NotFound, Storage
-from elastrain.trainers.strategies.ledger import Task
+from elastrain.trainers.strategies.ledger import ORDER, Task
 
 
-def asynchronous(spec: JobSpec) -> bool:
-    """Do pushes count one by one, rather than summed up step by step?"""
-    return isinstance(spec.strategy, ParameterServer) and spec.strategy.staleness != 0
-
-
-def order_to_repeat(storage: Storage, spec: JobSpec) -> list[Task] | None:
-    """None: there is none, the order is that of arrival. Raises UserFault if it is not there, or of another
-    length than this job."""
+def order_to_repeat(storage: Storage, spec: JobSpec, total: int) -> list[Task] | None:
+    """None: there is none, the order is that of arrival. total: steps of this job. Raises UserFault if it is
+    not there, or this job cannot begin with it."""
     assert isinstance(spec.strategy, ParameterServer)
     if spec.strategy.replay is None:
         return None
@@ -39,4 +34,18 @@ def order_to_repeat(storage: Storage, spec: JobSpec) -> list[Task] | None:
     except NotFound:
         refuse(f"strategy.replay {source}: checkpoint {step} has no order, it is not of an asynchronous run")
     assert manifest["step"] == len(order)
-    return [Task(*row) for row in order]
+    tasks = [Task(*row) for row in order]
+    if why := _misfit(tasks, total, spec.strategy.staleness):
+        refuse(f"strategy.replay {source}: {why}")
+    return tasks
+
+
+def _misfit(order: Sequence[Task], total: int, bound: int | None) -> str | None:
+    """Why a job of so many steps cannot begin with this order. bound: of its staleness."""
+    last = max((task.step for task in order), default=0)
+    if last >= total:
+        return f"its order has step {last}, and this job has {total} steps: let it have as many as that one"
+    most = max(at - task.version for at, task in enumerate(order))
+    if bound is not None and most > bound:
+        return f"in it a push is {most} versions behind, and strategy.staleness is {bound}: use null"
+    return None
