@@ -36,6 +36,28 @@ def test_a_deadly_microbatch_fails_the_job_after_three_generations_by_name(
     check_nobody_is_left(died)
 
 
+@pytest.mark.parametrize("staleness", [0, 1, None])
+def test_a_deadly_microbatch_is_named_where_the_others_are_steps_ahead_of_it(
+    tmp_path: Path, staleness: int | None
+) -> None:
+    """Asynchronous: when it kills for the third time, later steps have counted long ago."""
+    spec = probe(
+        [1.0] * 60,
+        task="Faulty",
+        args={"sample": 8, "how": "vanish", "sleep_s": 0.02},
+        batch={"size": 6, "microbatch": 1},
+        strategy={"name": "parameter_server", "staleness": staleness},
+        workers={"min": 1, "max": 3},
+    )
+    died = run(tmp_path, spec, 3)
+    show(died)
+    assert died.outcome is not None
+    assert (died.outcome.outcome, died.outcome.failed_by) == ("failed", "user")
+    assert "3 times in a row at step 1, microbatch 2 (" in (died.outcome.message or "")
+    assert len(died.events("worker.lost")) == 3
+    check_nobody_is_left(died)
+
+
 def test_a_deadly_microbatch_that_crashes_in_native_code_is_named_the_same_way(tmp_path: Path) -> None:
     died = deadly(tmp_path, 3, 1, how="segfault")
     assert died.outcome is not None and "at step 1, microbatch 2 (" in (died.outcome.message or "")

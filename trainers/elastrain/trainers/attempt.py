@@ -27,7 +27,7 @@ from elastrain.trainers.roster import State
 from elastrain.trainers.saving import Saving
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.spec_source import NoSource
-from elastrain.trainers.spec_strategies import servers_of
+from elastrain.trainers.spec_strategies import asynchronous, servers_of
 from elastrain.trainers.storage import Storage
 from elastrain.trainers.tally import Tally
 
@@ -65,7 +65,8 @@ class Attempt:
         self.key = secrets.token_urlsafe(24)
         minimum, target = workers or (spec.workers.min, spec.workers.max)
         sizes = (spec.workers.per_group, spec.workers.spares)
-        self.machine = Machine(Policy(minimum, target, *sizes, servers=servers_of(spec.strategy)))
+        servers, in_order = servers_of(spec.strategy), not asynchronous(spec.strategy)
+        self.machine = Machine(Policy(minimum, target, *sizes, servers=servers, in_order=in_order))
         self.coordinator = Coordinator(self.key, self._feed, self._heard)
         self.coordinator.welcome = {
             "kind": "welcome",
@@ -246,8 +247,8 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        server = self.machine.roster.workers[worker].server
-        cpu = 0.0 if server else self.spec.resources.cpu
+        server, strategy = self.machine.roster.workers[worker].server, self.spec.strategy
+        cpu = strategy.server_cpu if server else self.spec.resources.cpu  # type: ignore[union-attr]
         return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server)
 
     def _say(self, type_: str, message: str, data: Json) -> None:

@@ -282,9 +282,10 @@ class Fleet:
             self.verdict = self.verdict or ("infrastructure", useless)
 
     def _vanished(self, worker: Worker, group: Group) -> None:
-        if group.notice is not None or worker.began is None or worker.began[0] < self.progress.step:
+        began = worker.computes(self.progress.step, self.policy.in_order)
+        if group.notice is not None or began is None:
             return  # it was told to end, or that step is done
-        text = self.blame.vanish(worker.id, worker.began, self.progress.generation)
+        text = self.blame.vanish(worker.id, began, self.progress.generation)
         if text is not None:
             self.verdict = ("user", text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from elastrain.trainers.messages import Halt, Report, Say
+from elastrain.trainers.messages import Halt, Json, Report, Say
 from elastrain.trainers.roster import Roster, State, Worker
 
 
@@ -49,8 +49,11 @@ class Generation:
         """While it trains: does a member wait to be ended?"""
         return len(self.awaited) < len(self.members)
 
-    def commit(self, roster: Roster) -> None:
+    def commit(self, roster: Roster, record: Json) -> None:
         """A step was committed in it."""
+        if "task" in record:  # of an asynchronous run: which step it was
+            for worker in self.members:
+                worker.done(record["task"][0])
         if not self.committed:
             self.committed = True
             for worker in self.members:

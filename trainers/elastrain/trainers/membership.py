@@ -137,7 +137,7 @@ class Machine:
         accepted = self.progress.accept(step, record, cursor)
         if accepted is not None:
             self._out.append(accepted)
-            self.generation.commit(self.roster)
+            self.generation.commit(self.roster, record)
 
     def _want_checkpoint(self) -> None:
         self.progress.checkpoint_wanted = self.progress.step

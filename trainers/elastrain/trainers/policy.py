@@ -16,6 +16,7 @@ class Policy:
     per_group: int = 1
     spares: int = 0  # workers that stand by, warm, beyond the target
     servers: int = 0  # beside the workers, each a group of its own: they keep the state, the workers none
+    in_order: bool = True  # steps are committed one after the other; False: pushes of an asynchronous run
     heartbeat_s: float = 2.0
     silence: int = 10  # heartbeats missed until a worker is removed though nobody waits for it
     wait_s: float = 60.0  # below min for so long: checkpoint and give up the attempt

@@ -48,6 +48,15 @@ class Worker:
     def begun_at(self, step: int) -> int:
         return self.begun if self.began is not None and self.began[0] == step else 0
 
+    def computes(self, committed: int, in_order: bool) -> tuple[int, int] | None:
+        """The (step, microbatch) that it announced, unless that step is done: one of the first `committed`,
+        or, where they are not in order, one whose commit made it forget it."""
+        return None if self.began is None or (in_order and self.began[0] < committed) else self.began
+
+    def done(self, step: int) -> None:
+        if self.began is not None and self.began[0] == step:
+            self.began = None
+
     @property
     def counts(self) -> bool:
         """Is heard: what a removed worker still says changes nothing."""

@@ -131,14 +131,17 @@ class Stall:
         return again and bool(self.fleet.joiners())
 
     def _where(self, worker: Worker) -> str:
-        step = self.fleet.progress.step
-        if worker.began is None or worker.began[0] < step:
-            return f"at step {step}"
-        return f"since it began microbatch {worker.began[1]} of step {worker.began[0]}"
+        began = self._computes(worker)
+        if began is None:
+            return f"at step {self.fleet.progress.step}"
+        return f"since it began microbatch {began[1]} of step {began[0]}"
+
+    def _computes(self, worker: Worker) -> tuple[int, int] | None:
+        return worker.computes(self.fleet.progress.step, self.fleet.policy.in_order)
 
     def _blame(self, worker: Worker) -> None:
-        if worker.began is not None and worker.began[0] >= self.fleet.progress.step:
-            text = self.fleet.blame.hung(worker.id, worker.began, self.limit_s)
+        if (began := self._computes(worker)) is not None:
+            text = self.fleet.blame.hung(worker.id, began, self.limit_s)
             self.fleet.verdict = self.fleet.verdict or (("user", text) if text is not None else None)
 
     def _look_for_hang(self, generation: Generation, stalled_s: float) -> str | None:
