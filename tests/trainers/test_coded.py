@@ -85,6 +85,10 @@ class Team:
             flat[piece.start : piece.stop] = torch.randn(piece.numel, generator=generator)
         return flat
 
+    def uses(self, step: int, parameter: str) -> bool:
+        """Does the loss of a step depend on it?"""
+        return True
+
     def reduce(self, dealt: Sequence[Sequence[int]]) -> list[Reduction]:
         """Everyone computes its microbatches and reduces them."""
         step = self.replicas[0].step
@@ -99,7 +103,7 @@ class Team:
                 last = reduction.passed_on if j == dealt[rank][-1] else None
                 addend = partial.gradients.open(j, early=True, passed_on=last)
                 flat = self.gradient(step, j)
-                for piece in self.space.pieces:
+                for piece in (p for p in self.space.pieces if self.uses(step, p.name)):
                     addend.take(piece, flat[piece.start : piece.stop].view(piece.shape))
                 addend.close()
                 partial.used |= addend.used
@@ -264,6 +268,34 @@ def test_nothing_that_was_meant_is_lost_over_the_steps() -> None:
         came = start - team.state["param"] + left * factor
         meant = start - plain.state["param"]
         assert float((came - meant).norm() / meant.norm()) < tolerance
+
+
+@pytest.mark.parametrize("compression", SCHEMES[2:], ids=NAMES[2:])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_what_was_left_out_of_a_parameter_waited_while_no_microbatch_used_it(
+    world: int, compression: Any
+) -> None:
+    team = Team(world, compression)
+    team.uses = lambda step, name: step not in (2, 3, 4) or name != "1.weight"  # type: ignore[method-assign]
+    rested = next(p for p in team.space.pieces if p.name == "1.weight")
+    window = slice(rested.start, rested.stop)
+    team.steps(2)
+    before, param = left_out(team)[:, window].clone(), team.state["param"][window].clone()
+    assert before.any()
+    team.steps(3)
+    assert torch.equal(left_out(team)[:, window], before)
+    assert torch.equal(team.state["param"][window], param)
+    alone = Team(1, compression)
+    alone.uses = team.uses  # type: ignore[method-assign]
+    assert same(team.steps(2).state, alone.steps(7).state), "who computes a node has what its keepers have"
+
+
+def left_out(team: Team) -> Tensor:
+    """By wire node. (nodes, size) f32"""
+    kind = Residue(4 if team.spec.compression.name == "int8" else 8)
+    state = team.state
+    names = sorted(n for n in state if n.startswith("residual") and not n.endswith("scale"))
+    return torch.stack([kind.decode(state[n], state[f"{n}.scale"]) for n in names])
 
 
 def test_bytes_on_the_wire_beside_all_reduce() -> None:

@@ -49,7 +49,9 @@ class CodedReduction(Reduction):
 
     def committed(self, applied: bool) -> None:
         if self.residuals is not None:
-            self.residuals.advance(self.covers, applied)
+            assert self.replica.record is not None
+            unused = self.replica.unused(int(self.replica.record["used"], 16))
+            self.residuals.advance(self.covers, applied, unused)
 
     # ---- packing ----------------------------------------------------------------------------
 

@@ -168,10 +168,7 @@ class Replica:
             with one_thread():
                 for chunk, sums in self.reduced.items():
                     self.update(chunk, sums, verdict, int(record["used"], 16), after)
-            for chunk, state in self.next_states.items():
-                kept = self.states.read(chunk)
-                for slot, value in state.items():
-                    kept[slot].copy_(value)
+            self._take_next_states(int(record["used"], 16))
             for name, value in self.next_common.items():
                 self.common[name].copy_(value)
             if self.new_buffers is not None:
@@ -183,6 +180,28 @@ class Replica:
         self.partial, self.reduced, self.new_buffers = None, {}, None
         self.next_states, self.next_common, self.mixed = {}, {}, None
         return verdict
+
+    def _take_next_states(self, used: int) -> None:
+        """But of a parameter that no microbatch used, whose state stays as it is: nothing is updated."""
+        unused = self.unused(used)
+        for chunk, state in self.next_states.items():
+            kept, window = self.states.read(chunk), self.model.space.elements(chunk)
+            inside = [slice(max(u.start, window.start), min(u.stop, window.stop)) for u in unused]
+            stays = [part for part in inside if part.start < part.stop]
+            for name, value in state.items():
+                slot = self.states.slots[name]
+                here = [slot.window(p.start - window.start, p.stop - window.start) for p in stays]
+                before = [kept[name][h].clone() for h in here]
+                kept[name].copy_(value)
+                for part, old in zip(here, before, strict=True):
+                    kept[name][part] = old
+
+    def unused(self, used: int) -> list[slice]:
+        """Elements of parameters, padding included, whose bit in `used` is not set."""
+        pieces, size = self.model.space.pieces, self.model.space.size
+        ends = [*(p.start for p in pieces[1:]), size]
+        rest = [slice(p.start, end) for p, end in zip(pieces, ends, strict=True) if not used >> p.index & 1]
+        return [part for part in rest if part.start < part.stop]
 
     def update(self, chunk: Range, sums: Tensor, verdict: Verdict, used: int, after: Cursor) -> None:
         """The rule on one chunk, in runs of elements whose parameters have the same count and decay."""

@@ -149,9 +149,13 @@ class Residuals:
         state = self.states.read(chunk)
         return Packed(self.kind, state[codes.name], state[scales.name])
 
-    def advance(self, covers: Sequence[Sequence[Node]], applied: bool) -> None:
-        """The step is committed. If it was skipped, what was left out before it still is."""
+    def advance(self, covers: Sequence[Sequence[Node]], applied: bool, unused: Sequence[slice]) -> None:
+        """The step is committed. If it was skipped, what was left out before it still is; and so it is of
+        parameters that no microbatch used (`unused`), since nothing that was sent of them is made use of."""
         found = self.next if applied else self.current
+        for start, packed in self.next.items() if applied else ():
+            for window in unused:
+                packed.put(window, self.current[start].cut(window))
         self.current = {n.start: found[n.start] for n in covers[self.rank]}
         self._at = [{n.start for n in c} for c in covers]
         self.next = {}
