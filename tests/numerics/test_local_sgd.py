@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from elastrain.trainers.chunks import Domain, Ownership
 from elastrain.trainers.collectives import Group
+from elastrain.trainers.cursor import Verdict
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.reduction import Reduction
 from elastrain.trainers.replica import Replica, make_module
@@ -310,11 +311,37 @@ def test_a_round_with_a_loss_that_is_not_finite_is_skipped_whole(monkeypatch: py
     )
     worker.inner_step()
     monkeypatch.undo()
+    verdict = rest_of_the_round(worker)
+    assert not verdict.applied and torch.equal(worker.replica.model.params, before)
+    assert torch.isfinite(next(iter(worker.replica.gathered.values()))).all()
+
+
+@pytest.mark.parametrize("limits", [{}, {"clip_value": 0.1}, {"clip_norm": 0.1}])
+def test_a_round_with_an_infinite_inner_gradient_is_skipped_whatever_clips_it(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
+) -> None:
+    """Clipped element by element, infinity would be a number like any other."""
+    worker = Alone(spec_of(**limits))
+    before = worker.replica.model.params.clone()
+    worker.begin()
+    update = local_sgd.Run._update
+
+    def spoilt(run: local_sgd.Run, gradient: Tensor, weight: float, used: int) -> None:
+        gradient[0] = float("inf")
+        update(run, gradient, weight, used)
+
+    monkeypatch.setattr(local_sgd.Run, "_update", spoilt)
+    worker.inner_step()
+    monkeypatch.undo()
+    verdict = rest_of_the_round(worker)
+    assert not verdict.finite and torch.equal(worker.replica.model.params, before)
+
+
+def rest_of_the_round(worker: Alone) -> Verdict:
     while worker.inner_step():
         pass
     replica, group = worker.replica, Group(0, 1)
-    reduction = Reduction(replica, group, worker.own, [sorted(replica.partial.rows)])  # type: ignore[union-attr]
+    assert replica.partial is not None
+    reduction = Reduction(replica, group, worker.own, [sorted(replica.partial.rows)])
     reduction.finish()
-    verdict = replica.apply(Exchange(replica, group, worker.own, ["w0"]).commit(0, reduction.norms))
-    assert not verdict.applied and torch.equal(replica.model.params, before)
-    assert torch.isfinite(next(iter(replica.gathered.values()))).all()
+    return replica.apply(Exchange(replica, group, worker.own, ["w0"]).commit(0, reduction.norms))

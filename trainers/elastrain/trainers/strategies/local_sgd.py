@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from elastrain.trainers.cursor import exact_sum
 from elastrain.trainers.data import Indices
 from elastrain.trainers.partials import GradientSums, Partial, PassedOn
 from elastrain.trainers.reduction import square_norm
@@ -110,11 +111,12 @@ class Run:
         space, spec = self.replica.model.space, self.replica.spec
         clip_norm, limit = spec.clip_norm, spec.clip_value
         factor = 1.0 / (self.scale * weight)
-        if clip_norm is not None:
+        if clip_norm is not None or limit is not None:
             wide = torch.empty(space.block, dtype=torch.float64)
             blocks = torch.split(gradient, space.block)
-            norm = math.sqrt(math.fsum(square_norm(block, wide) for block in blocks)) * factor
-            factor *= min(1.0, clip_norm / (norm + 1e-6))
+            norm = math.sqrt(exact_sum(square_norm(block, wide) for block in blocks)) * factor
+            factor *= min(1.0, clip_norm / (norm + 1e-6)) if clip_norm is not None else 1.0
+            limit = limit if math.isfinite(norm) else None  # infinity must not come out of it as a number
         self.counts = self.counts.advance(used, len(self.replica.model.parameters))
         for window, count, decay in self.replica.runs((0, space.blocks), used, self.counts):
             state = {slot: value[window] for slot, value in self.state.items()}
