@@ -189,6 +189,14 @@ def test_intersecting_ranges_is_intersecting_sets(a: Range, b: Range) -> None:
     assert set(range(*(common or (0, 0)))) == set(range(*a)) & set(range(*b))
 
 
+def test_a_parameter_without_elements_is_in_no_bucket_wherever_it_is_registered() -> None:
+    for shapes in ([("e", (0, 5)), ("w", (64,))], [("w", (64,)), ("e", (0,))], [("e", (3, 0))]):
+        space = FlatSpace.of(shapes)
+        filling = Filling(space)
+        complete = [b for piece in space.pieces for b in filling.take(piece.index)]
+        assert complete == ([0] if len(shapes) > 1 else [])
+
+
 def test_the_buckets_of_a_parameter_are_those_whose_blocks_it_touches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

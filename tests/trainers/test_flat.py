@@ -50,3 +50,24 @@ def test_a_parameter_without_gradient_is_told_apart_from_a_zero_one() -> None:
 def test_a_model_that_cannot_be_trained_is_refused(module: nn.Module, said: str) -> None:
     with pytest.raises(UnusableModel, match=said):
         FlatModel(module)
+
+
+def test_buffers_that_are_not_floats_travel_as_they_are_whatever_their_types() -> None:
+    module = nn.Linear(1, 1)
+    values = {
+        "count": torch.tensor(7),
+        "mask": torch.tensor([True, False, True]),
+        "freqs": torch.polar(torch.ones(5), torch.arange(5.0)),
+        "empty": torch.empty(0, dtype=torch.int32),
+        "bytes": torch.arange(3, dtype=torch.uint8),
+    }
+    for name, value in values.items():
+        module.register_buffer(name, value)
+    bank = FlatModel(module).buffers
+    packed = bank.pack_others(bank.others_now())
+    assert packed.numel() == bank.others_size() and packed.numel() % 8 == 0
+    came = bank.unpack_others(packed)
+    assert all(torch.equal(came[n], v) and came[n].dtype == v.dtype for n, v in values.items())
+    before = bank.others_digest()
+    module.get_buffer("freqs").mul_(1j)
+    assert bank.others_digest() != before, "the imaginary part counts too"

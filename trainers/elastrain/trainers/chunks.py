@@ -113,10 +113,10 @@ class Filling:
         self.buckets = space.buckets()  # asked for in every backward: listed once
         self._of: dict[int, range] = {}  # index of a parameter -> positions of the buckets it lies in
         for piece in space.pieces:
-            last = max(piece.start, piece.stop - 1)
-            first_block, last_block = piece.start // space.block, last // space.block
+            first_block, last_block = piece.start // space.block, (piece.stop - 1) // space.block
             inside = [b for b, (a, z) in enumerate(self.buckets) if a <= last_block and first_block < z]
-            self._of[piece.index] = range(inside[0], inside[-1] + 1)
+            # one without elements lies in none, and may begin where the space ends
+            self._of[piece.index] = range(inside[0], inside[-1] + 1) if piece.numel else range(0)
         self._all = [0] * len(self.buckets)
         for positions in self._of.values():
             for b in positions:

@@ -153,8 +153,28 @@ class BufferBank:
         """16 hex digits that differ if any buffer that is not a float differs."""
         digest = hashlib.sha256()
         for name in self.others:
-            digest.update(self.named[name].detach().contiguous().view(-1).to(torch.int64).numpy().tobytes())
+            digest.update(tensor_bytes(self.named[name]))
         return digest.hexdigest()[:16] if self.others else ""
+
+    def pack_others(self, values: dict[str, Tensor]) -> Tensor:
+        """The buffers that are not floats as they lie in memory, whatever their types: (others_size,) u8"""
+        parts = [values[name].contiguous().reshape(-1).view(torch.uint8) for name in self.others]
+        return torch.cat([*parts, torch.zeros(-sum(map(len, parts)) % 8, dtype=torch.uint8)])
+
+    def unpack_others(self, data: Tensor) -> dict[str, Tensor]:
+        """data: (others_size,) u8, as `pack_others` made it."""
+        at, values = 0, {}
+        for name in self.others:
+            like = self.base[name]
+            size = like.numel() * like.element_size()
+            values[name] = data[at : at + size].clone().view(like.dtype).view(like.shape)
+            at += size
+        return values
+
+    def others_size(self) -> int:
+        """Bytes, a multiple of 8."""
+        size = sum(self.base[n].numel() * self.base[n].element_size() for n in self.others)
+        return -(-size // 8) * 8
 
     def commit(self, mean: Tensor, others: dict[str, Tensor]) -> None:
         """Take the buffers of the next step: `mean` fp64 (as `floats_now` with weight 1), and the others."""

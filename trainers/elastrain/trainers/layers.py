@@ -88,7 +88,7 @@ class Layer:
             name = layer_of(parameter)
             layer = found.get(name, cls(name, 0, 0))
             found[name] = cls(name, layer.size + size, layer.mask | 1 << index)
-        return list(found.values())
+        return [layer for layer in found.values() if layer.size]
 
 
 @dataclass(frozen=True)

@@ -201,26 +201,14 @@ class Reduction:
         have = [r for r, c in enumerate(self.covers) if c]
         if len(have) == self.world or self.replica.new_buffers is None:
             return
-        others = self.replica.model.buffers.others
-        if self.rank == have[0]:
-            values = self.replica.new_buffers[1]
-            mine = torch.cat([values[n].reshape(-1).to(torch.int64) for n in others])
-        else:
-            mine = None
-        sizes = [0] * self.world
-        named = self.replica.model.buffers.named
-        length = sum(named[n].numel() for n in others)
-        lacking = self.rank not in have
-        sizes[have[0]] = length if lacking else 0
+        buffers, (floats, values) = self.replica.model.buffers, self.replica.new_buffers
+        mine = buffers.pack_others(values) if self.rank == have[0] else None
+        sizes, lacking = [0] * self.world, self.rank not in have
+        sizes[have[0]] = buffers.others_size() if lacking else 0
         sends = [mine if mine is not None and r not in have else None for r in range(self.world)]
-        arrived = self.group.exchange(sends, sizes, torch.int64)
+        arrived = self.group.exchange(sends, sizes, torch.uint8)
         if lacking:
-            at, values = 0, {}
-            for name in others:
-                like = named[name]
-                values[name] = arrived[have[0]][at : at + like.numel()].view(like.shape).to(like.dtype)
-                at += like.numel()
-            self.replica.new_buffers = (self.replica.new_buffers[0], values)
+            self.replica.new_buffers = (floats, buffers.unpack_others(arrived[have[0]]))
 
 
 def square_norm(block: Tensor, wide: Tensor) -> float:

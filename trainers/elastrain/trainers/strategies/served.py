@@ -58,12 +58,8 @@ class ServedReplica(Replica):
         bank, space = self.model.buffers, self.model.space
         sums = _cut(body, 0, bank.flat_size(), torch.float64)
         at = 8 * bank.flat_size()
-        others: dict[str, Tensor] = {}
-        for name in bank.others:
-            like = bank.named[name]
-            others[name] = _cut(body, at, like.numel(), torch.int64).view(like.shape).to(like.dtype)
-            at += 8 * like.numel()
-        self.new_buffers = (sums, others) if bank else None
+        self.new_buffers = (sums, bank.unpack_others(body[at : at + bank.others_size()])) if bank else None
+        at += bank.others_size()
         size = sum(space.length(c) for c in self.kept)
         grads = _cut(body, at, size, torch.float32)
         base = _cut(body, at + 4 * size, size, torch.float32) if head["base"] else None
@@ -87,8 +83,8 @@ def sections_of(
     model: FlatModel, sums: Tensor, others: dict[str, Tensor], vectors: list[Tensor], kept: list[Range]
 ) -> list[Tensor]:
     """What a worker sends of one push to one server: buffers, then of each vector the blocks it keeps."""
-    first = [sums, *(others[name].to(torch.int64) for name in model.buffers.others)]
-    return first + [vector[model.space.elements(c)] for vector in vectors for c in kept]
+    blocks = [vector[model.space.elements(c)] for vector in vectors for c in kept]
+    return [sums, model.buffers.pack_others(others), *blocks]
 
 
 def _cut(body: Tensor, at: int, length: int, dtype: torch.dtype) -> Tensor:
