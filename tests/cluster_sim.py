@@ -63,9 +63,11 @@ class Sim:
     def check(self) -> None:
         """Nothing was promised twice: not on the whole, and not beyond a quota."""
         total = sum(node.resources["CPU"] for node in self.nodes)
-        assert sum(self.occupied(job) * job.ask.worker["CPU"] for job in self.alive) <= total + EPSILON
+        assert sum(self.cpus(job) for job in self.alive) <= total + EPSILON
         for name, project in self.projects.items():
-            used = sum(self.occupied(job) for job in self.alive if job.ask.project == name)
+            used = sum(
+                self.occupied(job) + self.servers(job) for job in self.alive if job.ask.project == name
+            )
             assert project.quota.workers is None or used <= project.quota.workers, name
         for job in self.alive:
             held, ask = job.ask.held, job.ask
@@ -74,6 +76,13 @@ class Sim:
     def occupied(self, job: Job) -> int:
         ask = job.ask
         return max(ask.holds, ask.held + ask.spares) if ask.stage is not Stage.WAITING else 0
+
+    def servers(self, job: Job) -> int:
+        return job.ask.servers if job.ask.stage is not Stage.WAITING else 0
+
+    def cpus(self, job: Job) -> float:
+        served = self.servers(job) * job.ask.server.get("CPU", 0.0)
+        return self.occupied(job) * job.ask.worker["CPU"] + served
 
     # -- what happens
 

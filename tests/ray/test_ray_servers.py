@@ -1,4 +1,4 @@
-"""Parameter servers on a real Ray: actors without resources, killed by process and with their actor."""
+"""Parameter servers on a real Ray: actors with a part of a core, killed by process and with their actor."""
 
 from __future__ import annotations
 

@@ -269,3 +269,24 @@ def test_nodes_that_the_autoscaler_could_add_are_counted_and_shown(world: World)
     asked = {**SPEC, "workers": {"min": 4, "max": 4}, "batch": {"size": 64, "microbatch": 16}}
     waits = world.control.dry_run(asked, actor=ADMIN)["blocked_by"]
     assert "It needs at least 4 workers" in waits
+
+
+def test_the_servers_of_a_job_are_counted_from_its_start_to_its_end(world: World) -> None:
+    """Two cores: one worker, and two servers with half a core each."""
+    served, driver = world.running(strategy={"name": "parameter_server", "servers": 2})
+    assert target(world, served) == 1
+    for name in ("s0", "s1", "w0"):
+        driver.post({"kind": "worker", "id": name, "group": f"g{name}", "node": "n1", "state": "active"})
+    holds(driver, 1, 1)
+    small = world.submit(name="small", workers={"min": 1, "max": 1})
+    world.round()
+    waiting = world.job(small)
+    assert waiting["status"] == "queued" and waiting["queue"]["short_of"] == {"workers": 1}
+    (used,) = (
+        u["running"] for u in world.control.projects.usage(ADMIN)["items"] if u["project"] == "default"
+    )
+    assert (used["workers"], used["cpus"]) == (3, 2.0)
+    driver.ends("succeeded")
+    world.round()
+    world.round()
+    assert world.status(small) == "starting"

@@ -323,3 +323,51 @@ def test_a_thousand_jobs_that_wait_cost_no_time_and_few_sentences() -> None:
     made = plan([runs("busy", 2, min=2), *asks], nodes(2), Policy())
     sentences = {answer.message for answer in made.answers.values() if isinstance(answer, Wait)}
     assert len(sentences) == 3 and made.queue == [job.id for job in asks]
+
+
+# -- servers
+
+
+def served(id: str, **more: Any) -> Ask:
+    return ask(id, **{"servers": 2, "server": {"CPU": 0.5}, **more})
+
+
+def test_servers_take_their_part_of_the_nodes_beside_the_workers() -> None:
+    assert workers(answers([served("a", max=9)], nodes(4))) == {"a": 3}
+    running = runs("a", 3, max=9, servers=2, server={"CPU": 0.5})
+    made = answers([running, ask("b", since=1.0)], nodes(4))
+    assert made["a"] == Grant(2, "for b (name of b), which needs at least 1 worker with 1 CPU each")
+    assert workers(answers([replace(running, held=2, holds=2), ask("b")], nodes(4))) == {"a": 2, "b": 1}
+
+
+def test_a_job_starts_only_once_there_is_room_for_its_servers_too_and_says_so() -> None:
+    busy = runs("busy", 1, max=1)
+    wait = waits(answers([busy, served("a")], nodes(2))["a"])
+    assert wait.reason is Reason.NO_CAPACITY
+    assert "at least 1 worker with 1 CPU each, and 2 servers with 0.5 CPU each" in wait.message
+    alone = waits(answers([served("a", min=2)], nodes(1, 1))["a"])
+    assert alone.reason is Reason.DOES_NOT_FIT and "and 2 servers" in alone.message
+    assert workers(answers([served("a", min=2, max=2)], nodes(1, 2))) == {"a": 2}
+    assert workers(answers([served("a", server={}, min=2, max=2)], nodes(1, 1))) == {"a": 2}
+
+
+def test_servers_count_as_workers_in_a_quota() -> None:
+    policy = {"projects": {"default": Project(Quota(workers=4))}}
+    assert workers(answers([served("a", max=9)], nodes(9), **policy)) == {"a": 2}
+    wait = waits(answers([runs("busy", 2, min=2, max=2), served("a")], nodes(9), **policy)["a"])
+    assert wait.reason is Reason.OVER_QUOTA and "uses 2 of its 4 workers" in wait.message
+
+
+def test_a_preempted_job_gives_its_servers_back_as_well() -> None:
+    low = runs("low", 1, max=1, servers=2, server={"CPU": 0.5})
+    urgent = ask("urgent", min=2, max=2, priority=1)
+    made = answers([low, urgent], nodes(2))
+    assert isinstance(made["low"], Preempt) and isinstance(made["urgent"], Wait)
+    going = replace(low, stage=Stage.LEAVING)
+    assert isinstance(answers([going, urgent], nodes(2))["urgent"], Wait), "they are there until it has left"
+
+
+def test_a_driver_and_servers_find_room_on_nodes_of_several_sizes() -> None:
+    assert workers(answers([served("a", min=4, max=4)], nodes(2, 3.5), driver_cpu=0.5)) == {"a": 4}
+    wait = waits(answers([served("a", min=5, max=5)], nodes(2, 3.5), driver_cpu=0.5)["a"])
+    assert wait.reason is Reason.DOES_NOT_FIT

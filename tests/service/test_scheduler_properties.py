@@ -37,6 +37,7 @@ def asks(draw: st.DrawFn, shapes: Any = st.sampled_from([0.5, 1.0, 2.0]), groups
     for number in range(draw(st.integers(0, 7))):
         group = draw(st.integers(1, groups))
         least, more = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+        servers = draw(st.sampled_from([0, 0, 1, 2]))
         found.append(
             ask(
                 f"j{number}",
@@ -45,6 +46,8 @@ def asks(draw: st.DrawFn, shapes: Any = st.sampled_from([0.5, 1.0, 2.0]), groups
                 group,
                 draw(shapes),
                 spares=draw(st.sampled_from([0, 0, group])),
+                servers=servers,
+                server={"CPU": 0.5} if servers else {},
                 project=draw(st.sampled_from("pq")),
                 priority=draw(st.integers(0, 2)),
                 since=float(number),
@@ -93,8 +96,9 @@ def test_never_over_capacity_never_outside_the_range_and_every_answer_says_why(
             assert answer.short_of > 0 and job.id in made.queue
         # until a driver has followed, it has what it had
         kept = max(job.holds, answer.workers + job.spares if isinstance(answer, Grant) else 0)
-        used += kept * job.worker["CPU"]
-        workers += kept if job.project == "p" else 0
+        servers = job.servers if kept else 0
+        used += kept * job.worker["CPU"] + servers * job.server.get("CPU", 0.0)
+        workers += kept + servers if job.project == "p" else 0
     assert used <= sum(node.resources["CPU"] for node in cluster) + 1e-6
     quota = policy.project("p").quota.workers
     assert quota is None or workers <= quota

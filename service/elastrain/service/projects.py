@@ -12,7 +12,7 @@ from elastrain.service.clock import Clock, rfc3339
 from elastrain.service.errors import Conflict, NotFound
 from elastrain.service.idempotency import Once
 from elastrain.service.scheduling import Ask, Stage, facts
-from elastrain.service.scheduling.room import share_of
+from elastrain.service.scheduling.usage import share_of
 from elastrain.service.store import Store, Tx, installation, projects
 from elastrain.service.store.rows import ProjectRow
 
@@ -97,11 +97,10 @@ class Projects:
 def _usage(row: ProjectRow, asks: list[Ask], total: Mapping[str, float]) -> Json:
     running = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
     waiting = [ask for ask in asks if ask.stage in (Stage.WAITING, Stage.RESTING)]
-    workers = sum(ask.holds for ask in running)
-    used = {
-        name: sum(ask.holds * ask.worker.get(name, 0.0) for ask in running)
-        for name in sorted({name for ask in running for name in ask.worker})
-    }
+    workers = sum(ask.holds + ask.servers for ask in running)
+    used: defaultdict[str, float] = defaultdict(float)
+    for name, amount in (item for ask in running for item in ask.whole(ask.holds).items()):
+        used[name] += amount
     return {
         "project": row.name,
         "running": {

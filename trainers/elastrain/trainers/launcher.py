@@ -23,7 +23,7 @@ class WorkerStart:
     key: str  # the attempt's key: who does not have it cannot register
     job: str
     attempt: int
-    cpu: float = 1.0  # cores; the number of threads follows from it
+    cpu: float = 1.0  # cores
     server: bool = False  # keeps state and computes nothing
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,8 +48,11 @@ class GroupStart:
         return any(worker.server for worker in self.workers)
 
     def needs(self, resources: Mapping[str, float]) -> Mapping[str, float]:
-        """Of each worker, which gets `resources`. A server asks for nothing: it mostly waits."""
-        return {} if self.server else resources
+        """Of each worker, which gets `resources`; a server its own share of the CPU, and nothing else."""
+        if not self.server:
+            return resources
+        cpu = self.workers[0].cpu
+        return {"CPU": cpu} if cpu > 0 else {}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A parameter server on Ray: an actor of its own, and the server's process that it watches over.
 
-It asks for no resources, starts in a second where a Ray Train run takes ten, and is not restarted: when it
+It asks for little CPU, starts in a second where a Ray Train run takes ten, and is not restarted: when it
 dies the coordinator starts another one, which gets its state from the buddy. Public API only.
 """
 
@@ -35,7 +35,7 @@ class ServerRun(Run):
                 ray.remote(Server)
                 .options(
                     name=f"{self._name}-{server}",
-                    num_cpus=0,
+                    num_cpus=self._resources.get("CPU", 0),
                     max_restarts=0,
                     max_task_retries=0,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=False),

@@ -39,7 +39,8 @@ class Ask:
 
     held: workers that it has been granted. holds: workers, spares among them, that it still occupies, though
     it was told to give some back. places: the nodes of its groups, as far as they are known, in the order in
-    which the groups would stay. Times in seconds since the epoch.
+    which the groups would stay. servers: they are there as long as its driver, each with the resources
+    `server`. Times in seconds since the epoch.
     """
 
     id: str
@@ -49,6 +50,8 @@ class Ask:
     per_group: int
     worker: Resources
     spares: int = 0
+    servers: int = 0
+    server: Resources = field(default_factory=dict)
     project: str = "default"
     priority: int = 0
     since: float = 0.0
@@ -83,7 +86,18 @@ class Ask:
     @cached_property
     def demand(self) -> tuple[object, ...]:
         """What two jobs have in common that take the same part of any cluster."""
-        return (self.least, *sorted(self.worker.items()))
+        return (self.least, *sorted(self.worker.items()), self.retinue)
+
+    @cached_property
+    def retinue(self) -> tuple[object, ...]:
+        """What it needs beside its workers and its driver."""
+        return (self.servers, *sorted(self.server.items())) if self.servers else ()
+
+    def whole(self, workers: int) -> dict[str, float]:
+        """What it takes with so many workers, its driver apart."""
+        names = dict.fromkeys((*self.worker, *self.server) if self.servers else self.worker)
+        worker, server = self.worker, self.server
+        return {n: worker.get(n, 0.0) * workers + server.get(n, 0.0) * self.servers for n in names}
 
     @property
     def title(self) -> str:
@@ -92,7 +106,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Quota:
-    """The most that the running jobs of a project may hold together, spares included. None: no limit."""
+    """The most that the running jobs of a project may hold together; spares and servers count as workers.
+    None: no limit."""
 
     workers: int | None = None
     gpus: int | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastrain.service.scheduling.asks import Node, Resources
-from elastrain.service.scheduling.room import EPSILON
+from elastrain.service.scheduling.usage import EPSILON
 
 EXAMPLE = '[{"resources": {"CPU": 8, "GPU": 1}, "max": 4}]'
 MOST = 10_000

@@ -26,6 +26,7 @@ from elastrain.service.scheduling.plan import plan
 from elastrain.service.store import Tx, attempts, jobs, plans, projects, training
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow
+from elastrain.trainers.spec import SERVER_CPU
 
 STAGES = {
     Status.STARTING: Stage.RUNNING,
@@ -101,7 +102,8 @@ def read(tx: Tx, now: float, known: Known | None = None, breathe: Callable[[], N
 
 def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
     """Of a job that nobody has looked at yet."""
-    workers, wants = spec["workers"], spec["resources"]
+    workers, wants, strategy = spec["workers"], spec["resources"], spec["strategy"]
+    server_cpu = float(strategy.get("server_cpu", SERVER_CPU))  # a spec may be older than the field
     return Ask(
         id,
         spec["name"],
@@ -110,6 +112,8 @@ def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
         per_group=workers["per_group"],
         worker={"CPU": float(wants["cpu"]), "GPU": float(wants["gpu"])},
         spares=workers.get("spares", 0),
+        servers=int(strategy.get("servers", 0)),
+        server={"CPU": server_cpu} if server_cpu > 0 else {},
         project=spec["project"],
         priority=spec["priority"],
         since=since,
@@ -160,8 +164,8 @@ def ours_of(asks: Sequence[Ask], driver_cpu: float) -> dict[str, float]:
     for ask in asks:
         if ask.stage in (Stage.RUNNING, Stage.LEAVING):
             ours["CPU"] += driver_cpu
-            for name, amount in ask.worker.items():
-                ours[name] += amount * max(ask.holds, ask.held + ask.spares)
+            for name, amount in ask.whole(max(ask.holds, ask.held + ask.spares)).items():
+                ours[name] += amount
     return dict(ours)
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from elastrain.service.scheduling.asks import Ask, Policy
-from elastrain.service.scheduling.room import Room, share_of
+from elastrain.service.scheduling.room import Room
+from elastrain.service.scheduling.usage import share_of
 
 OVERDUE_S = 3600.0
 # others may compute after so many jobs
@@ -84,7 +85,7 @@ class _Shares:
             self._breathe()
         part = self._parts.get(ask.demand)
         if part is None:
-            whole = {name: amount * ask.least for name, amount in ask.worker.items()}
+            whole = ask.whole(ask.least)
             part = self._parts[ask.demand] = share_of(whole, self._room.total)
         share = self.of(ask.project) + part / self._weights[ask.project]
         self._shares[ask.project] = share

@@ -94,7 +94,7 @@ class _Round:
             self._workers[ask.id] = ask.min
             self._starting.append(ask)
             return
-        kind = (ask.shape, groups, ask.project)
+        kind = (ask.shape, ask.retinue, groups, ask.project)
         if number >= DETAILED and kind in self._blocked:
             self._plan.answers[ask.id] = self._behind(ask)
             return
@@ -112,7 +112,7 @@ class _Round:
 
     def _take(self, ask: Ask, groups: int, driver: bool) -> bool:
         """From what is free. What did not fit once in this round does not fit later: room only shrinks."""
-        shape = (ask.shape, driver)
+        shape = (ask.shape, driver and ask.retinue, driver)
         if groups >= self._hopeless.get(shape, groups + 1):
             return False
         if self._room.take(ask, groups, BOTH, driver):

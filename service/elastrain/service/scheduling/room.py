@@ -8,16 +8,16 @@ still holds is never given away, and what is kept for one job is not taken by an
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from elastrain.service.scheduling.asks import Ask, Node, Policy, Resources, Stage
+from elastrain.service.scheduling.usage import EPSILON, Usage, beside, count, share_of
 
-# 0.1 + 0.2 CPUs are 0.3
-EPSILON = 1e-6
 NOW, SOON = 0, 1
 Shape = tuple[tuple[str, float], ...]  # of a group
 BOTH = (NOW, SOON)
 NOWHERE = -1  # the place of a group that no node has room for, for instance since its node was lost
+Retinue = list[tuple[Resources, int]]  # a job's driver and servers, which stay while it runs: (what, where)
 
 
 class Room:
@@ -43,7 +43,7 @@ class Room:
         # and how many it would hold if it were empty: group -> by node
         self._whole_counts: dict[Shape, list[int]] = {}
         self.groups: dict[str, list[int]] = {}  # job -> where its groups are that stay
-        self._drivers: dict[str, list[int]] = {}
+        self._retinues: dict[str, Retinue] = {}
         active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
         for ask in active:
             self._hold(ask, known=True)
@@ -73,16 +73,20 @@ class Room:
         self._put(ask.group, rest, (NOW,), full=True)
         self._count(ask, rest, (NOW,))
         pools = BOTH if ask.stage is Stage.RUNNING else (NOW,)
-        self._drivers[ask.id] = self._put(self.driver, 1, pools, full=True)
+        self._retinues[ask.id] = self._accompany(ask, pools, full=True) or []
 
     # -- asking
 
     def fits(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH, driver: bool = True) -> int:
-        """How many of these groups could be placed now, up to `groups`, beside the job's driver."""
+        """How many of these groups could be placed now, up to `groups`, beside the driver and the servers."""
         groups = min(groups, self.allowed(ask, groups, pools))
-        steering = self._put(self.driver, 1, pools) if driver else [NOWHERE]
-        found = self.could(ask.group, groups, pools) if steering else 0
-        self._back(self.driver, steering, pools)
+        if not driver:
+            return self.could(ask.group, groups, pools)
+        retinue = self._accompany(ask, pools)
+        if retinue is None:
+            return 0
+        found = self.could(ask.group, groups, pools)
+        self._dismiss(ask, retinue, pools)
         return found
 
     def could(self, group: Resources, groups: int, pools: tuple[int, ...] = BOTH) -> int:
@@ -93,6 +97,8 @@ class Room:
 
     def empty(self, ask: Ask, groups: int) -> int:
         """How many of these groups could be placed if nothing else ran, up to `groups`."""
+        if ask.servers:
+            return beside(self.whole, [self.driver, *[ask.server] * ask.servers], ask.group, groups)
         counts = self._empty(ask.group) if ask.group else None
         if not self.driver:
             return groups if counts is None else min(groups, sum(counts))
@@ -101,8 +107,8 @@ class Room:
             return 0
         if counts is None:
             return groups
-        beside = {**self.whole[at], "CPU": self.whole[at]["CPU"] - self.driver["CPU"]}
-        return min(groups, sum(counts) - counts[at] + count(beside, ask.group))
+        rest = {**self.whole[at], "CPU": self.whole[at]["CPU"] - self.driver["CPU"]}
+        return min(groups, sum(counts) - counts[at] + count(rest, ask.group))
 
     def _empty(self, group: Resources) -> list[int]:
         """How many of these groups each node would hold if it were empty."""
@@ -114,10 +120,11 @@ class Room:
     def allowed(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH) -> int:
         """How many of these groups the project's quota allows beside what it uses, up to `groups`."""
         quota = self._policy.project(ask.project).quota
+        servers = 0 if ask.id in self._retinues else ask.servers
         for pool in pools:
             workers, gpus = self._used[pool].of(ask.project)
             if quota.workers is not None:
-                groups = min(groups, int(max(0, quota.workers - workers)) // ask.per_group)
+                groups = min(groups, int(max(0, quota.workers - workers - servers)) // ask.per_group)
             if quota.gpus is not None and ask.gpus:
                 room = max(0.0, quota.gpus - gpus) + EPSILON
                 groups = min(groups, int(room // (ask.gpus * ask.per_group)))
@@ -136,17 +143,20 @@ class Room:
     # -- handing out
 
     def take(self, ask: Ask, groups: int, pools: tuple[int, ...] = BOTH, driver: bool = True) -> bool:
-        """Place all of these groups and the driver, or nothing."""
+        """Place all of these groups, the driver and the servers, or nothing."""
         if self.allowed(ask, groups, pools) < groups:
             return False
-        steering = self._put(self.driver, 1, pools) if driver else [NOWHERE]
-        found = self._put(ask.group, groups, pools) if steering else []
-        if len(found) < groups or not steering:
+        retinue = self._accompany(ask, pools) if driver else []
+        if retinue is None:
+            return False
+        found = self._put(ask.group, groups, pools)
+        if len(found) < groups:
             self._back(ask.group, found, pools)
-            self._back(self.driver, steering, pools)
+            if driver:
+                self._dismiss(ask, retinue, pools)
             return False
         if driver:
-            self._drivers[ask.id] = steering
+            self._retinues[ask.id] = retinue
         self.groups.setdefault(ask.id, []).extend(found)
         self._count(ask, groups, pools)
         return True
@@ -158,7 +168,7 @@ class Room:
         del where[len(where) - groups :]
         self._count(ask, -groups, pools)
         if driver:
-            self._back(self.driver, self._drivers.pop(ask.id), pools)
+            self._dismiss(ask, self._retinues.pop(ask.id), pools)
 
     def release(self, ask: Ask) -> int:
         """The last group of a running job will be free soon; returns where it is, for `restore`."""
@@ -174,21 +184,46 @@ class Room:
         self._count(ask, 1, (SOON,))
 
     def release_driver(self, ask: Ask) -> None:
-        self._back(self.driver, self._drivers[ask.id], (SOON,))
+        """And its servers."""
+        self._dismiss(ask, self._retinues[ask.id], (SOON,))
 
     def restore_driver(self, ask: Ask) -> None:
-        for at in self._drivers[ask.id]:
+        for what, at in self._retinues[ask.id]:
             if at != NOWHERE:
-                self._move(self.driver, at, -1, (SOON,))
+                self._move(what, at, -1, (SOON,))
+        self._serve(ask, ask.servers, (SOON,))
+
+    def _accompany(self, ask: Ask, pools: tuple[int, ...], full: bool = False) -> Retinue | None:
+        """Place the driver and the servers, or nothing."""
+        retinue: Retinue = []
+        for what, number in ((self.driver, 1), (ask.server, ask.servers)):
+            where = self._put(what, number, pools, full)
+            retinue += [(what, at) for at in where]
+            if len(where) < number:
+                self._send_back(retinue, pools)
+                return None
+        self._serve(ask, ask.servers, pools)
+        return retinue
+
+    def _dismiss(self, ask: Ask, retinue: Retinue, pools: tuple[int, ...]) -> None:
+        self._send_back(retinue, pools)
+        self._serve(ask, -ask.servers, pools)
+
+    def _send_back(self, retinue: Retinue, pools: tuple[int, ...]) -> None:
+        for what, at in retinue:
+            self._back(what, [at], pools)
+
+    def _serve(self, ask: Ask, servers: int, pools: tuple[int, ...]) -> None:
+        for pool in pools if servers else ():
+            self._used[pool].add(ask.project, ask.server, servers)
 
     def keep_for(self, ask: Ask, groups: int) -> None:
         """A job that must wait for others to end: wherever its groups could go, nobody else may be first."""
-        if not ask.group:
-            return
-        for node, could in zip(self.left[SOON], self._empty(ask.group), strict=True):
-            if most := min(groups, could):
-                for name, amount in ask.group.items():
-                    node[name] = node.get(name, 0.0) - amount * most
+        for what, number in ((ask.group, groups), (ask.server, ask.servers)):
+            for node, could in zip(self.left[SOON], self._empty(what), strict=True) if what else ():
+                if most := min(number, could):
+                    for name, amount in what.items():
+                        node[name] = node.get(name, 0.0) - amount * most
         for key in [key for key in self._counts if SOON in key[1]]:  # nearly all nodes: counted when asked
             del self._counts[key]
 
@@ -259,35 +294,4 @@ class Room:
 
     def _count(self, ask: Ask, groups: int, pools: tuple[int, ...]) -> None:
         for pool in pools:
-            self._used[pool].add(ask, groups * ask.per_group)
-
-
-class Usage:
-    """What the projects use."""
-
-    def __init__(self) -> None:
-        self.workers: defaultdict[str, int] = defaultdict(int)
-        self.resources: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-
-    def add(self, ask: Ask, workers: int) -> None:
-        self.workers[ask.project] += workers
-        for name, amount in ask.worker.items():
-            self.resources[ask.project][name] += amount * workers
-
-    def of(self, project: str) -> tuple[int, float]:
-        return self.workers[project], self.resources[project]["GPU"]
-
-
-def share_of(resources: Resources, total: Mapping[str, float]) -> float:
-    """The dominant share: the largest part of any resource."""
-    return max((amount / total[n] for n, amount in resources.items() if total.get(n, 0.0) > 0), default=0.0)
-
-
-def count(node: Resources, group: Resources) -> int:
-    """How many such groups fit on what is left of a node."""
-    least = float("inf")  # asked a hundred thousand times in a round: a loop is half as dear as a generator
-    for name, amount in group.items():
-        fits = (node.get(name, 0.0) + EPSILON) // amount
-        if fits < least:
-            least = fits
-    return max(0, int(least))
+            self._used[pool].add(ask.project, ask.worker, groups * ask.per_group)

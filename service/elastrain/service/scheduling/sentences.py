@@ -18,7 +18,15 @@ def needs(ask: Ask) -> str:
     each = ", ".join(f"{amount:g} {name}" for name, amount in ask.worker.items() if amount > 0)
     shape = f" in groups of {ask.per_group} on one node" if ask.per_group > 1 else ""
     beside = f" and {ask.spares} spare{'s' if ask.spares > 1 else ''}" if ask.spares else ""
-    return f"at least {ask.min} {plural}{beside} with {each} each{shape}"
+    return f"at least {ask.min} {plural}{beside} with {each} each{shape}{_servers(ask)}"
+
+
+def _servers(ask: Ask) -> str:
+    if not ask.servers:
+        return ""
+    each = ", ".join(f"{amount:g} {name}" for name, amount in ask.server.items() if amount > 0)
+    each = f" with {each}{' each' if ask.servers > 1 else ''}" if each else ""
+    return f", and {ask.servers} server{'s' if ask.servers > 1 else ''}{each}"
 
 
 def never(ask: Ask, room: Room) -> Wait | None:
@@ -42,7 +50,7 @@ def over_quota(ask: Ask, room: Room, policy: Policy) -> Wait:
     quota, (workers, gpus) = policy.project(ask.project).quota, room.used(ask.project)
     least = ask.min + ask.spares
     limits = []
-    if quota.workers is not None and workers + least > quota.workers:
+    if quota.workers is not None and workers + least + ask.servers > quota.workers:
         limits.append(f"uses {workers} of its {quota.workers} workers")
     if quota.gpus is not None and gpus + least * ask.gpus > quota.gpus:
         limits.append(f"uses {gpus:g} of its {quota.gpus} GPUs")

@@ -11,12 +11,13 @@ from elastrain.service.store.engine import Tx
 from elastrain.service.store.schema import checkpoints, generations, jobs, workers
 
 Row = dict[str, Any]
-# groups that are there in current attempts
+# groups of workers that are there in current attempts; those of servers are named s0, s1, ...
 _THERE = (
     select(workers.c.job, workers.c.group, workers.c.node)
     .join(jobs, (jobs.c.id == workers.c.job) & (jobs.c.attempt == workers.c.attempt))
     .where(jobs.c.status.in_([status.value for status in ACTIVE]))
     .where(workers.c.state.not_in(["ended", "lost"]), workers.c.node.is_not(None))
+    .where(workers.c.id.not_like("s%"))
     .distinct()
 )
 
