@@ -2,7 +2,8 @@
 # make test   every test, quick ones first
 # make simulate   many random schedules around the membership machine (RUNS=100000), and what 1,000 workers cost it
 # make bench  speed, recovery, goodput and memory beside torchrun, Ray Train and torchft (quick; QUICK= for the long way)
-# make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED; NETWORK=1 cuts lines as well (root)
+# make chaos   the engine under fire for MINUTES=5 with WORKERS=4, from a SEED, with any STRATEGY=int8, local_sgd, ...
+#              (STRATEGY=? names them); NETWORK=1 cuts lines as well (root)
 # make lint   style, types, layers
 # make images   the two container images, with BUILDER=docker (or podman, buildah); make pins: what they install
 # make helm-readme   the table of values in the chart's README
@@ -57,7 +58,7 @@ MINUTES ?= 5
 WORKERS ?= 4
 chaos: $(dev_stamp)
 	cd tests && $(abspath $(bin))/python -m engine.chaos --minutes $(MINUTES) --workers $(WORKERS) \
-	  $(if $(SEED),--seed $(SEED)) $(if $(NETWORK),--network)
+	  $(if $(SEED),--seed $(SEED)) $(if $(NETWORK),--network) $(if $(STRATEGY),--strategy $(STRATEGY))
 
 lint: $(dev_stamp)
 	$(bin)/ruff check .

@@ -1,8 +1,9 @@
 """The whole engine under fire: a seeded run in which something happens to the workers every few steps.
 
-    python -m engine.chaos --minutes 5 --seed 1 --workers 4      (in tests/; `make chaos` calls it)
+    python -m engine.chaos --minutes 5 --seed 1 --workers 4 --strategy int8    (in tests/; or `make chaos`)
 
-Afterwards an undisturbed run of as many steps must give the same bits, and `checks` must find nothing.
+Afterwards an undisturbed run of as many steps must give the same bits, and `checks` must find nothing. An
+asynchronous run is compared with one that repeats its order; of gossip no bits are promised.
 The draw is seeded; what it hits depends on how fast the machine is just then.
 """
 
@@ -13,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -26,12 +28,25 @@ from typing import Any
 from elastrain.trainers.attempt import Outcome
 from elastrain.trainers.messages import Json
 from elastrain.trainers.roster import CRASH_LOOP, State
-from engine.checks import check, check_samples
+from engine.checks import check, check_epochs, check_nobody_is_left, check_samples, check_steps
 from engine.harness import Run, run, toy
 from engine.rough_launcher import RoughLauncher
 
 Strike = Callable[[random.Random], None]
 
+STRATEGIES: dict[str, Json] = {
+    "all_reduce": {},
+    "moments": {"aggregate": "moments"},
+    "bf16": {"compression": "bf16"},
+    "int8": {"compression": "int8"},
+    "topk": {"compression": {"name": "topk", "fraction": 0.1}},
+    "powersgd": {"compression": {"name": "powersgd", "rank": 2}},
+    "local_sgd": {"strategy": {"name": "local_sgd", "local_steps": 2, "outer": "diloco"}},
+    "parameter_server": {"strategy": {"name": "parameter_server", "servers": 3}},
+    "bounded": {"strategy": {"name": "parameter_server", "staleness": 2, "servers": 2}},
+    "asynchronous": {"strategy": {"name": "parameter_server", "staleness": None, "servers": 2}},
+    "gossip": {"strategy": {"name": "gossip", "graph": "ring"}},
+}
 SAMPLES = 300
 HANG_S = 120.0  # nobody may need longer for one step: evictions take 5 s, starts 2 s
 DEADLY = 2  # deaths between two accepted steps; three in a row at one step are, rightly, the user's fault
@@ -159,11 +174,18 @@ class Chaos(Run):
         self._end(draw.sample(early, min(1, len(early))))
 
     def _end(self, workers: list[str]) -> None:
+        workers = [w for w in workers if not self._would_be_blamed(w)]
         if workers and self.deadly[self.accepted] < DEADLY:
             self.deadly[self.accepted] += 1
             for worker in workers:
                 self._signal(worker, signal.SIGKILL)
                 self.counts["kills"] += 1
+
+    def _would_be_blamed(self, worker: str) -> bool:
+        """In an asynchronous run others get on while a step is computed for the third time."""
+        machine = self.attempt.machine
+        blame, began = machine.fleet.blame, machine.roster.workers[worker].began
+        return len(blame.vanished) >= DEADLY and began is not None and began[0] == blame.vanished_step
 
     def _notice(self, draw: random.Random) -> None:
         """SIGTERM, as a node that is to be shut down sends it; sometimes to all."""
@@ -241,9 +263,11 @@ def under_fire(
     kind: type[Chaos] = Chaos,
     spares: int = 0,
     generations: int | None = None,
+    strategy: str = "all_reduce",
 ) -> Chaos:
     """A disturbed run of so many seconds, or generations, and everything that must hold after it."""
-    spec = witness(steps=1_000_000, workers={"min": 1, "max": 8, "spares": spares})
+    sizes = {"min": 1, "max": 8, "spares": spares}
+    spec = witness(steps=1_000_000, workers=sizes, **STRATEGIES[strategy])
     chaos = kind(folder / "many", spec, (1, workers), seed=seed, seconds=seconds, generations=generations)
     limit_s = seconds + HANG_S if generations is None else generations * HANG_S
     try:
@@ -252,10 +276,33 @@ def under_fire(
         lines = [json.dumps(fact) for fact in chaos.facts]
         (folder / "many" / "facts.jsonl").write_text("\n".join(lines))
     assert chaos.outcome is not None and chaos.outcome.outcome == "paused", chaos.outcome
-    alone = run(folder / "one", witness(steps=chaos.outcome.step), timeout_s=limit_s + seconds)
-    check(chaos, alone)
-    check_samples(chaos, chaos.records, alone, SAMPLES)
+    compare(chaos, folder, spec | {"steps": chaos.outcome.step}, limit_s + seconds)
     return chaos
+
+
+def compare(chaos: Chaos, folder: Path, spec: Json, limit_s: float) -> None:
+    """With an undisturbed run of as many steps, as far as the strategy promises it. spec: of that run."""
+    strategy = spec.get("strategy", {})
+    name, asynchronous = strategy.get("name"), strategy.get("staleness", 0) != 0
+    if asynchronous:  # it may have been paused before a step counted that comes earlier in the plan
+        shutil.copytree(folder / "many" / "objects", folder / "one" / "objects")
+        most = 1 + max(record["task"][0] for record in chaos.records)
+        strategy = {**strategy, "staleness": None, "replay": f"job@{spec['steps']}"}
+        spec = spec | {"strategy": strategy, "steps": most, "checkpoint": {"every_steps": spec["steps"]}}
+    alone = Run(folder / "one", spec, (1, 1), job="again" if asynchronous else "job").go(limit_s)
+    if name == "gossip":
+        check_steps(chaos, alone.steps()[-1])
+        assert chaos.manifest()["sample_chain"] == alone.manifest()["sample_chain"]
+        check_nobody_is_left(chaos)
+    else:
+        check(chaos, alone, chaos.outcome.step)  # type: ignore[union-attr]
+    if name == "local_sgd":  # a run of a replica is read in several pieces
+        check_epochs(alone, SAMPLES)
+        return
+    by_the_plan = alone
+    if asynchronous:
+        by_the_plan = run(folder / "plan", witness(steps=most), timeout_s=limit_s)
+    check_samples(chaos, chaos.records, by_the_plan, SAMPLES)
 
 
 def main() -> None:
@@ -264,20 +311,24 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--spares", type=int, default=0)
+    parser.add_argument("--strategy", choices=STRATEGIES, default="all_reduce")
     parser.add_argument("--network", action="store_true", help="lines are cut as well; needs root")
     parser.add_argument("--keep", type=Path, help="folder for logs and objects; default: a temporary one")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp(prefix="elastrain-chaos-"))
     print(
-        f"seed {options.seed}, {options.workers} workers, {options.minutes:g} minutes, in {folder}",
+        f"{options.strategy}, seed {options.seed}, {options.workers} workers, {options.minutes:g} minutes, "
+        f"in {folder}",
         flush=True,
     )
     kind = Chaos
     if options.network:
         from engine.net_chaos import NetChaos as kind  # type: ignore[no-redef]
     seconds = options.minutes * 60
-    chaos = under_fire(folder, options.workers, options.seed, seconds, kind, options.spares)
-    print(f"seed {options.seed}: {chaos.summary()}, digest equal")
+    sizes = (options.workers, options.seed, seconds)
+    chaos = under_fire(folder, *sizes, kind, options.spares, options.strategy)
+    same = "samples as planned" if options.strategy == "gossip" else "digest equal"
+    print(f"{options.strategy}, seed {options.seed}: {chaos.summary()}, {same}")
 
 
 if __name__ == "__main__":

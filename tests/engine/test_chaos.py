@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.chaos import Chaos, under_fire
+from engine.chaos import STRATEGIES, Chaos, under_fire
 from engine.checks import check, check_nobody_is_left, check_steps
 from engine.harness import probe, run, toy
 
@@ -19,6 +19,13 @@ def test_workers_that_were_killed_stopped_added_and_removed_changed_nothing(
     chaos = under_fire(tmp_path, workers, seed, generations=8)
     print(chaos.summary())
     assert len(chaos.of_kind("generation")) > 8 and chaos.counts["kills"] > 0
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "all_reduce"])
+def test_every_strategy_under_fire_kept_what_it_promises(tmp_path: Path, strategy: str) -> None:
+    chaos = under_fire(tmp_path, 3, seed=7, generations=5, strategy=strategy)
+    print(chaos.summary())
+    assert len(chaos.of_kind("generation")) > 5 and chaos.counts["kills"] > 0
 
 
 class EachOnce(Chaos):
