@@ -22,6 +22,7 @@ from elastrain.trainers.attempt import Outcome
 from elastrain.trainers.claim import Claim, Refused, Ticket, Unanswered, claim
 from elastrain.trainers.driver import Driver
 from elastrain.trainers.storage import Storage, StorageError, open_storage
+from waiting import until
 
 TICKET = Ticket("http://service", "j1", 2, "one-time")
 DESIRED = {
@@ -140,6 +141,7 @@ class FakeAttempt:
     """Runs until it is told to finish, or as long as its script says; notes its orders."""
 
     now: FakeAttempt
+    running = False
     script: Outcome | Exception | None = None
     receipt: Any = "what its launcher says"
 
@@ -151,6 +153,7 @@ class FakeAttempt:
 
     async def run(self) -> Outcome:
         self.given["sink"]({"kind": "event", "type": "x", "message": "", "data": {}})
+        FakeAttempt.running = True
         if isinstance(self.script, Exception):
             raise self.script
         return self.script or await self.finished
@@ -199,6 +202,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, storage: Storage, tmp_path: Path) ->
     monkeypatch.setattr(module, "Attempt", FakeAttempt)
     monkeypatch.setattr(module, "Reporter", FakeReporter)
     monkeypatch.setattr(FakeAttempt, "script", None)
+    monkeypatch.setattr(FakeAttempt, "running", False)
     (tmp_path / "driver.log").write_bytes(b"hello\n")
     granted = Claim("t", SPEC, storage.url, DESIRED, env={"A": "1"}, secrets={"B": "2"})
     return Driver(TICKET, granted, storage, tmp_path / "driver.log")
@@ -210,6 +214,13 @@ def outcome(storage: Storage) -> Any:
 
 async def run(driver: Driver) -> Outcome:
     return await driver.run(lambda spec, said: None, "10.0.0.1")  # type: ignore[arg-type, return-value]
+
+
+async def started(driver: Driver) -> asyncio.Future[Outcome]:
+    """The driver's run, as soon as the attempt is under way in it."""
+    running = asyncio.ensure_future(run(driver))
+    await until(lambda: FakeAttempt.running or running.done())
+    return running
 
 
 @pytest.mark.anyio
@@ -234,8 +245,7 @@ async def test_an_attempt_is_claimed_runs_and_leaves_its_outcome(driver: Driver,
 
 @pytest.mark.anyio
 async def test_the_service_scales_asks_for_a_checkpoint_and_pauses(driver: Driver) -> None:
-    running = asyncio.ensure_future(run(driver))
-    await asyncio.sleep(0.1)
+    running = await started(driver)
     tell = FakeReporter.now.on_desired
     workers = {"min": 2, "max": 4, "target": 3}
     tell({**DESIRED, "version": 2, "workers": workers})
@@ -254,8 +264,7 @@ async def test_a_request_for_a_checkpoint_that_the_attempt_before_left_open_is_t
     driver = Driver(
         TICKET, dataclasses.replace(driver._claim, desired=desired), driver._storage, driver._log_file
     )
-    running = asyncio.ensure_future(run(driver))
-    await asyncio.sleep(0.1)
+    running = await started(driver)
     FakeReporter.now.on_desired({**desired, "version": 2})
     assert FakeAttempt.now.orders == orders
     FakeReporter.now.on_desired({**desired, "version": 3, "desired": "cancel"})
@@ -266,8 +275,7 @@ async def test_a_request_for_a_checkpoint_that_the_attempt_before_left_open_is_t
 async def test_sigterm_ends_the_attempt_after_a_checkpoint_and_does_not_wait_for_the_service(
     driver: Driver, storage: Storage
 ) -> None:
-    running = asyncio.ensure_future(run(driver))
-    await asyncio.sleep(0.1)
+    running = await started(driver)
     os.kill(os.getpid(), signal.SIGTERM)
     assert (await running).outcome == "preempted"
     assert outcome(storage)["outcome"] == "preempted"
@@ -290,8 +298,7 @@ async def test_an_order_that_was_given_before_the_attempt_began_is_obeyed(
 
 @pytest.mark.anyio
 async def test_a_superseded_driver_stops_at_once(driver: Driver) -> None:
-    running = asyncio.ensure_future(run(driver))
-    await asyncio.sleep(0.1)
+    running = await started(driver)
     FakeReporter.now.on_superseded()
     assert (await running).outcome == "cancelled"
 
@@ -370,10 +377,10 @@ async def test_a_storage_that_is_away_at_the_start_costs_no_attempt_and_is_told_
 async def test_a_driver_that_waits_for_its_storage_hears_that_the_job_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, driver: Driver, storage: Storage
 ) -> None:
-    away(monkeypatch, storage, 10**9)
+    asked = away(monkeypatch, storage, 10**9)
     monkeypatch.setattr(module, "STORAGE_PATIENCE_S", 0.0)
     running = asyncio.ensure_future(run(driver))
-    await asyncio.sleep(0.05)
+    await until(lambda: len(asked) > 2)
     FakeReporter.now.on_desired({**DESIRED, "version": 2, "desired": "cancel"})
     assert (await asyncio.wait_for(running, 10)).outcome == "cancelled"
 

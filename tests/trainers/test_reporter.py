@@ -21,6 +21,7 @@ from elastrain.trainers.reporter import Reporter
 from elastrain.trainers.spool import Spool
 from elastrain.trainers.storage import Storage, StorageError, open_storage
 from elastrain.trainers.whereabouts import look_up, tell
+from waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +41,14 @@ class Service:
         self.lose_next_reply = False
         self.desired: dict[str, Any] = {"version": 1, "desired": "run"}
         self.gone = False
+        self.polls = 0
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         assert request.headers["Authorization"] == "Bearer secret"
         if self.gone:
             return httpx.Response(410)
         if request.url.path == "/v1/driver/desired":
+            self.polls += 1
             version = int(request.url.params["version"])
             while self.desired["version"] == version and not self.gone:
                 await asyncio.sleep(0.01)
@@ -134,7 +137,7 @@ async def test_a_lost_answer_makes_no_fact_count_twice() -> None:
     driver.reporter.start(1)
     driver.reporter.add(metric(1))
     driver.reporter.add(metric(2))
-    await asyncio.sleep(0.1)
+    await until(lambda: steps(service) == [1, 2])
     driver.reporter.add(metric(3))
     assert await driver.reporter.close(10) == 0
     assert steps(service) == [1, 2, 3]
@@ -161,29 +164,27 @@ async def test_a_service_that_never_comes_back_costs_only_the_time_that_was_give
     assert await driver.reporter.close(0.1) == 2
 
 
-async def test_a_superseded_attempt_learns_it_from_either_side_of_the_line() -> None:
-    for speaks in (True, False):
-        service = Service()
-        service.gone = True
-        driver = Driver(service)
-        driver.reporter.start(1)
-        if speaks:
-            driver.reporter.add(metric(1))
-        await asyncio.sleep(0.1)
-        assert driver.superseded >= 1
-        assert await driver.reporter.close(10) == 0
+@pytest.mark.parametrize("speaks", [True, False])
+async def test_a_superseded_attempt_learns_it_from_either_side_of_the_line(speaks: bool) -> None:
+    service = Service()
+    service.gone = True
+    driver = Driver(service)
+    driver.reporter.start(1)
+    if speaks:
+        driver.reporter.add(metric(1))
+    await until(lambda: driver.superseded)
+    assert await driver.reporter.close(10) == 0
 
 
 async def test_a_change_of_the_desired_state_arrives_once() -> None:
     service = Service()
     driver = Driver(service)
     driver.reporter.start(1)
-    await asyncio.sleep(0.05)
+    await until(lambda: service.polls)
     assert driver.desired == []
-    service.desired = {"version": 2, "desired": "pause"}
-    await asyncio.sleep(0.1)
-    service.desired = {"version": 3, "desired": "cancel"}
-    await asyncio.sleep(0.1)
+    for version, wanted in ((2, "pause"), (3, "cancel")):
+        service.desired = {"version": version, "desired": wanted}
+        await until(lambda number=version: service.polls >= number)  # it asks for what comes after this one
     await driver.reporter.close(1)
     assert driver.desired == ["pause", "cancel"]
 
@@ -204,12 +205,6 @@ def spooled(storage: Storage) -> list[dict[str, Any]]:
         found |= dict(enumerate(segment["facts"], segment["first_seq"]))
     assert sorted(found) == list(range(1, len(found) + 1))
     return [found[number] for number in sorted(found)]
-
-
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not look():
-            await asyncio.sleep(0.005)
 
 
 async def test_what_a_killed_driver_could_not_tell_lies_in_the_spool(storage: Storage) -> None:
@@ -302,10 +297,11 @@ async def test_a_full_spool_leaves_metrics_out_and_events_in(
 
 
 async def test_a_service_that_moved_is_found_by_what_it_left_in_storage(storage: Storage) -> None:
-    service = Service()
+    service, refused = Service(), list[str]()
 
     async def moved(request: httpx.Request) -> httpx.Response:
         if request.url.host == "old":
+            refused.append(request.url.path)
             raise httpx.ConnectError("refused")
         return await service.handle(request)
 
@@ -320,7 +316,7 @@ async def test_a_service_that_moved_is_found_by_what_it_left_in_storage(storage:
     )
     reporter.start(1)
     reporter.add(metric(1))
-    await asyncio.sleep(0.05)
+    await until(lambda: len(refused) > 3)
     assert service.facts == []
     tell(storage, "j1", "http://new:8000")
     assert await reporter.close(20) == 0
