@@ -18,7 +18,7 @@ LONGEST_FUNCTION = 60  # lines
 WITH_TORCH = {
     *("task", "samples", "flat", "optimizers", "collectives", "replica", "step", "handover", "judge", "loop"),
     *("evaluate", "partials", "reduction", "faults", "checkpoint", "restore", "session"),
-    *("memory", "transports", "digests", "tensor_file", "worker", "states"),
+    *("memory", "transports", "digests", "downward", "tensor_file", "worker", "states"),
     *("moments", "compression", "residuals", "coded", "factors", "powersgd", "reducing"),
     *("ended", "soundness", "watch"),
     *("formed",),

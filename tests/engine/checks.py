@@ -69,7 +69,7 @@ def check_samples(disturbed: Run, records: list[dict[str, Any]], undisturbed: Ru
     """Task: Witness. The undisturbed worker's own log proves each epoch a permutation; every accepted record
     of the disturbed run names these very samples, and some worker's log shows each of them read."""
     steps = check_epochs(undisturbed, samples)
-    seen = {ids for worker in logs_of(disturbed) for ids in _read(worker)}
+    seen = {ids for worker in logs_of(disturbed) for ids in reads(worker)}
     for record in (r for r in records if r["step"] < undisturbed.steps()[-1]):  # others were rolled back
         microbatches = steps[record["task"][0] if "task" in record else record["step"]]
         digests = [hashlib.sha256(_packed(ids)).hexdigest()[:16] for ids in microbatches]
@@ -82,7 +82,7 @@ def check_epochs(run: Run, samples: int) -> list[list[tuple[int, ...]]]:
     size = run.spec["batch"]["size"]
     steps: list[list[tuple[int, ...]]] = [[]]
     epoch: list[int] = []
-    for ids in _read(run.log("w0")):
+    for ids in reads(run.log("w0")):
         steps[-1].append(ids)
         epoch += ids
         if len(epoch) == samples:
@@ -97,7 +97,8 @@ def logs_of(run: Run) -> list[str]:
     return [path.read_text() for path in (run.folder / "logs").glob("w*.log")]
 
 
-def _read(log: str) -> list[tuple[int, ...]]:
+def reads(log: str) -> list[tuple[int, ...]]:
+    """The sample numbers of each microbatch that a Task left in a worker's log."""
     lines = [line.split()[1:] for line in log.splitlines() if line.startswith("read ")]
     return [tuple(map(int, ids)) for ids in lines]
 

@@ -225,16 +225,25 @@ def finish(why: Any) -> Fault:
     return lambda run: run.attempt.finish(why)
 
 
-def once_saved(step: int, fault: Fault) -> Fault:
-    """The fault, as soon as the checkpoint of `step` exists: on a busy machine an upload takes its time."""
+def once(holds: Callable[[Run], bool], fault: Fault) -> Fault:
+    """The fault, as soon as that holds: on a busy machine it takes its time."""
 
     def wait(run: Run) -> None:
-        if any(f["step"] == step and f["state"] == "saved" for f in run.of_kind("checkpoint")):
+        if holds(run):
             fault(run)
         else:
             asyncio.get_running_loop().call_later(0.002, wait, run)
 
     return wait
+
+
+def once_saved(step: int, fault: Fault) -> Fault:
+    """The fault, as soon as the checkpoint of `step` exists."""
+
+    def saved(run: Run) -> bool:
+        return any(f["step"] == step and f["state"] == "saved" for f in run.of_kind("checkpoint"))
+
+    return once(saved, fault)
 
 
 def kill_all(run: Run) -> None:

@@ -89,18 +89,6 @@ def test_the_event_says_how_many_inner_steps_were_lost(tmp_path: Path) -> None:
     assert float(died.tensors()["w"]) == -16.0  # 4 rounds of 4 inner steps, lr 1
 
 
-def test_a_round_counts_once_for_the_schedule_whatever_the_workers_do(tmp_path: Path) -> None:
-    # Case B08.
-    strategy = {"name": "local_sgd", "local_steps": 3}
-    spec = probe([1.0] * 120, schedule={"decay": "cosine"}, batch={"size": 4, "microbatch": 1}, steps=100,
-                 workers={"min": 1, "max": 4}, strategy=strategy)  # fmt: skip
-    del spec["epochs"]
-    alone = run(tmp_path / "1", spec, 1)
-    resized = run(tmp_path / "4", spec, (4, 4), (30, scale(1, 2)), (60, kill(0)))
-    assert alone.metric("lr") == resized.metric("lr")
-    assert alone.metric("lr")[26] == pytest.approx(0.853553, abs=1e-6)
-
-
 @pytest.mark.parametrize("local_steps", [1, 2])
 def test_inner_moments_come_back_on_a_resume_at_another_size(tmp_path: Path, local_steps: int) -> None:
     # Case C07: replicas that see the same gradients are one Adam, update by update.

@@ -46,27 +46,6 @@ def test_amsgrad_and_bf16_keep_their_bits_as_well(tmp_path: Path) -> None:
     assert run(tmp_path / "three", spec, 3, (5, kill(0)), (9, kill(1))).digests == alone.digests
 
 
-ROWS = [0.3, 0.5, 3.0, 5.0, -1.0, 0.0, 0.2, 0.2]  # two microbatches a step; the second step is clipped
-
-
-def expected() -> float:
-    """Adam with lr 0.1, from the means of gradients (clipped: times c) and of squares (times c^2)."""
-    w = m = v = 0.0
-    for t in range(1, 5):
-        a, b = ROWS[2 * t - 2 : 2 * t]
-        c = min(1.0, 1.0 / (abs(a + b) / 2 + 1e-6))
-        m = 0.9 * m + 0.1 * c * (a + b) / 2
-        v = 0.999 * v + 0.001 * c * c * (a * a + b * b) / 2
-        w -= 0.1 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)) ** 0.5 + 1e-8)
-    return w
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_clipping_scales_the_squares_by_its_own_square(tmp_path: Path, workers: int) -> None:
-    spec = probe(ROWS, optimizer={"name": "adam", "lr": 0.1}, aggregate="moments", clip_norm=1.0)
-    assert float(run(tmp_path, spec, workers).tensors()["w"]) == pytest.approx(expected(), abs=1e-6)
-
-
 def test_moments_come_back_on_a_resume_at_another_size(tmp_path: Path) -> None:
     # Case C07.
     rows = [1.0] * 10 + [0.1] * 6

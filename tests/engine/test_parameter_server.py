@@ -155,6 +155,16 @@ def test_delay_compensation_can_be_repeated_too(tmp_path: Path) -> None:
     assert replayed(tmp_path / "again", first, 1).digests == first.digests != plain.digests
 
 
+def test_moments_and_norms_of_an_asynchronous_run_can_be_repeated_too(tmp_path: Path) -> None:
+    watch = {"norms": "layers", "every_steps": 4}
+    first = run(tmp_path / "first", served(None, aggregate="moments", watch=watch), 2, (20, kill(0)))
+    check_asynchronous(first)
+    assert set(first.metric("update_ratio/0")) == set(range(4, 41, 4))
+    again = replayed(tmp_path / "again", first, 1)
+    assert again.digests == first.digests
+    assert again.metric("update_ratio/0") == first.metric("update_ratio/0")
+
+
 def write_order(folder: Path, order: list[tuple[int, int]]) -> None:
     """As an asynchronous run would have left it."""
     folder.mkdir(parents=True)

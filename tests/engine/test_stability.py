@@ -146,9 +146,56 @@ def test_whatever_is_chosen_to_be_watched_changes_no_bit(tmp_path: Path, choice:
     assert all(ratio > 0 for ratio in watched.metric("update_ratio/0").values())
 
 
-@pytest.mark.parametrize("strategy", ["parameter_server", "gossip"])
-def test_the_way_back_is_the_same_under_another_strategy(tmp_path: Path, strategy: str) -> None:
-    back = run(tmp_path, cliff(-12.5, non_finite=BACK, strategy=strategy), 2)
+SERVED = {"name": "parameter_server", "servers": 2}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers"),
+    [
+        ("parameter_server", 2),
+        ("gossip", 2),
+        ({"name": "local_sgd", "local_steps": 1}, 2),
+        ({**SERVED, "staleness": 1}, 1),
+        ({**SERVED, "staleness": None}, 1),  # alone: who is behind has older, finite losses to tell
+    ],
+    ids=["synchronous", "gossip", "local_sgd", "bounded", "asynchronous"],
+)
+def test_the_way_back_is_the_same_under_another_strategy(tmp_path: Path, strategy: Any, workers: int) -> None:
+    back = run(tmp_path, cliff(-12.5, non_finite=BACK, strategy=strategy), workers)
     assert back.outcome is not None and back.outcome.outcome == "succeeded", back.outcome
     assert [(e["data"]["from"], e["data"]["to"]) for e in back.events("rollback")] == [(15, 10)]
     assert float(back.tensors(15)["w"]) == -12.5
+
+
+def test_a_round_of_many_inner_steps_goes_back_whole(tmp_path: Path) -> None:
+    strategy = {"name": "local_sgd", "local_steps": 2, "replicas": 4}
+    back = run(tmp_path, cliff(-25.5, non_finite=BACK, strategy=strategy), 2)
+    assert back.outcome is not None and back.outcome.outcome == "succeeded", back.outcome
+    assert [(e["data"]["from"], e["data"]["to"]) for e in back.events("rollback")] == [(15, 10)]
+    assert float(back.tensors(15)["w"]) == -25.0
+
+
+@pytest.mark.parametrize(("workers", "faults"), [(1, ()), (3, ((10, once_saved(10, kill(0))),))])
+def test_past_the_budget_of_spikes_it_goes_back_and_each_row_of_them_is_told_once(
+    tmp_path: Path, workers: int, faults: Any
+) -> None:
+    rule = {"policy": "rollback", "window": 8, "max": 1}
+    spec = cliff(-12.5, loss_spike=rule, non_finite={**BACK, "policy": "skip"})
+    back = run(tmp_path, {**spec, "task": "engine.tasks.cliff:Peak"}, workers, *faults)
+    assert back.outcome is not None and back.outcome.outcome == "succeeded", back.outcome
+    assert [e["data"]["step"] for e in back.events("loss.spike")] == [14]
+    assert [(e["data"]["from"], e["data"]["to"]) for e in back.events("rollback")] == [(15, 10)]
+    assert float(back.tensors(15)["w"]) == -12.5 and back.metric("lr")[15] == 0.5
+
+
+@pytest.mark.parametrize("strategy", ["all_reduce", "parameter_server", {"name": "local_sgd"}])
+def test_a_gradient_that_vanishes_or_explodes_is_named_with_its_layer_once(
+    tmp_path: Path, strategy: Any
+) -> None:
+    rows = [[1e-9, 1.0]] * 12 + [[1e4, 1.0]] * 12  # of two microbatches: six steps each
+    args, watch = {"sizes": {"first": 1, "last": 1}}, {"norms": "layers", "every_steps": 2}
+    spec = probe(rows, args=args, watch=watch, strategy=strategy)
+    odd = run(tmp_path, spec, 2, (3, kill(1)), (9, kill(0)))
+    assert odd.outcome is not None and odd.outcome.outcome == "succeeded", odd.outcome
+    for type_, step in (("gradient.vanishing", 2), ("gradient.exploding", 8)):
+        assert [(e["data"]["layer"], e["data"]["step"]) for e in odd.events(type_)] == [("first", step)]

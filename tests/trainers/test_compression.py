@@ -35,6 +35,7 @@ CODECS: list[Codec] = [
     Int8(),
     Kept(8),
     Kept(4),
+    Kept(2),
     LargestOfEach(0.01, 64),
     LargestOfEach(0.05, 256),
 ]
@@ -115,7 +116,7 @@ def test_with_feedback_what_was_left_out_stays_bounded_however_long_it_goes_on(p
         values = gradient + left
         sent = packing.decode(packing.encode(values), 256)
         assert packing.feedback is not None
-        kept = Kept(8 // packing.feedback.per, step)
+        kept = Kept(packing.feedback.bits, step)
         left = kept.decode(kept.encode(values - sent), 256)
         meant, came = meant + gradient, came + sent
         errors.append(float((meant - came).norm()))
@@ -132,7 +133,7 @@ def test_without_feedback_topk_would_never_send_the_smaller_ones() -> None:
     )
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_what_is_small_beside_its_neighbours_is_kept_on_average(bits: int) -> None:
     """A residual is packed anew in each step. To the nearest, a thousandth of the largest would be lost."""
     values = torch.full((64,), 0.001)
@@ -143,7 +144,7 @@ def test_what_is_small_beside_its_neighbours_is_kept_on_average(bits: int) -> No
     torch.testing.assert_close(total / 2000, values, atol=5e-4, rtol=0.0)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_code_of_zero_is_nothing_whatever_the_scale(bits: int) -> None:
     """As in a residual that begins, and between two parameters after a checkpoint was loaded."""
     kind = Residue(bits)

@@ -44,6 +44,7 @@ def test_what_is_left_out_gets_the_default_of_the_contract() -> None:
         "clip_norm": None,
         "clip_value": None,
         "compression": "none",
+        "compression_down": "none",
         "wire_nodes": None,
         "precision": "fp32",
         "batch": {"size": 256, "microbatch": 32},
@@ -181,8 +182,9 @@ def test_a_compression_that_saves_nothing_is_warned_of() -> None:
     assert warnings(spec()) == []
     two = {"min": 1, "max": 2}
     assert warnings(spec(compression="bf16")) == warnings(spec(compression="int8", workers=two)) == []
-    (said,) = warnings(spec(compression="int8"))
-    assert "more than bf16 from three workers on" in said and "workers.max is 4" in said
+    assert warnings(spec(compression_down="int8")) == []
+    (said,) = warnings(spec(compression_down="int8", workers=two))
+    assert "int8 with workers.max 2: up to two workers send nothing down" in said
     (said,) = warnings(spec(compression="int8", workers={"min": 1, "max": 1}))
     assert "int8 with workers.max 1: nothing travels" in said
     (said,) = warnings(spec(compression="topk", workers=two))
@@ -234,6 +236,7 @@ def test_the_digest_follows_what_decides_the_result_and_nothing_else() -> None:
         {"schedule": {"decay": "linear"}},
         {"code": "0" * 64},
         {"wire_nodes": 4},
+        {"compression_down": "int8"},
     ]
     assert {spec_digest(spec(**changes)) for changes in same} == {yardstick}
     assert len({spec_digest(spec(**changes)) for changes in other} | {yardstick}) == len(other) + 1

@@ -133,6 +133,13 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"watch": {"norms": "all"}}, "/watch/norms", "must be 'none', 'global' or 'layers'"),
     ({"strategy": "gossip", "watch": {"norms": "layers"}}, "/watch/norms", "nobody has under gossip"),
     ({"strategy": "gossip", "compression": "int8"}, "/compression/name", "does not go with strategy gossip"),
+    (
+        {"strategy": {"name": "parameter_server", "staleness": 2}, "compression": "bf16"},
+        "/compression/name",
+        "does not go with strategy parameter_server with staleness 2",
+    ),
+    ({"strategy": "gossip", "compression_down": "bf16"}, "/compression_down", "does not go with strategy"),
+    ({"compression_down": "fp16"}, "/compression_down", "must be 'none', 'bf16' or 'int8'"),
     ({"strategy": "gossip", "aggregate": "moments"}, "/aggregate", "moments goes with all_reduce"),
     ({"clip_value": 0}, "/clip_value", "must be more than 0, got 0"),
     ({"clip_value": 1.0, "aggregate": "moments"}, "/clip_value", "moments cannot be clipped by value"),

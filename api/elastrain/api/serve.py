@@ -17,12 +17,14 @@ from fastapi import FastAPI
 
 from elastrain.api.app import create_app
 from elastrain.api.metrics import counted_together
-from elastrain.service import interpreter
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.errors import Unavailable
 from elastrain.service.settings import Settings, SettingsError
 
+# how long a thread may compute before another one gets its turn; Python's own 5 ms are felt in every request
+# that is answered while the reconciler plans a long queue
+SWITCH_S = 0.001
 # until a process that does not answer is replaced; on a busy machine it is seconds in its imports
 PROCESS_SILENT_S = 60
 
@@ -49,7 +51,6 @@ def application() -> FastAPI:
     @asynccontextmanager
     async def serving(_: FastAPI) -> AsyncIterator[None]:
         with service:
-            interpreter.settle()
             yield
 
     app = create_app(service.control)
@@ -61,7 +62,7 @@ def begin() -> None:
     """What a process of the service sets up for itself."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    interpreter.share()
+    sys.setswitchinterval(SWITCH_S)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,9 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
             uvicorn.run("elastrain.api.serve:application", factory=True, **where, **OPTIONS)
         return 0
     with service:
-        serving = server(service.control, asked.host, asked.port)
-        interpreter.settle()
-        serving.run()
+        server(service.control, asked.host, asked.port).run()
     return 1  # it ended by itself: the port is taken, and the log says so
 
 

@@ -74,6 +74,24 @@ class Probe(Task):
         return Loss(total * self.scale_loss, len(columns))
 
 
+class Signed(Probe):
+    """Leaves its sample numbers in the log; takes its time to set itself up, and while the brake is there."""
+
+    def __init__(self, rows: list[Any], brake: str, **more: Any) -> None:
+        super().__init__(rows, **more)
+        self.brake = Path(brake)
+
+    def model(self) -> nn.Module:
+        time.sleep(0.05)
+        print("set up", flush=True)
+        return super().model()
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        print("read", *batch[0].tolist(), flush=True)
+        time.sleep(0.05 if self.brake.exists() else 0.005)
+        return super().loss(model, batch)
+
+
 class Quadratic(Probe):
     """loss = sum over samples of (w - c)^2 / 2: the gradient is w minus the mean of the data."""
 

@@ -1,10 +1,12 @@
 """The reduce of one step with compression: what leaves a worker is packed, once, at its wire nodes.
 
     own sum of a wire node + its residual ──pack──▶ all-to-all ──unpack──▶ added in tree order
-                         what that left out ──pack──▶ beside it, and on to the buddy: the next residual
+                         what that left out ──pack──▶ beside it: the next residual
 
-Wire nodes are the units in which work is dealt. A rank treats its own ones as if they had come from another,
-so the sum does not depend on who computed what. Nothing that is added up above them is packed again.
+What a buddy gets comes from the owner, added up, or *direct*, packed, from everybody as to the owner: as is
+less to send; the sum is the same. Wire nodes are the units in which work is dealt. A rank treats its own ones
+as if they had come from another, so the sum does not depend on who computed what. Nothing that is added up
+above them is packed again.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class CodedReduction(Reduction):
         self.codec, self.residuals = codec, residuals
         plan = replica.plan
         self.share = plan.samples(replica.step) / plan.batch  # of a full batch; exactly 1.0 for one
-        self._mine: list[Tensor] = []  # by bucket: what would go to this rank
+        self.direct = not ownership.shared and self._is_less_direct()
+        self._mine: list[dict[Range, Tensor]] = []  # by bucket: what would go to this rank, by blocks
         # blocks summed here -> wire node -> its next residual
         self._left: dict[Range, dict[int, Packed]] = {}
         if residuals is not None:
@@ -58,18 +61,36 @@ class CodedReduction(Reduction):
     def _launch(self, bucket: Range) -> Arrival:
         if self.residuals is not None:
             self.residuals.wait()
-        space, own = self.ownership.space, self.ownership
-        messages: dict[Range, Tensor] = {}  # of two workers both get the same
-        for peer in range(self.world):
-            blocks = own.reduces(bucket, peer)
-            if blocks not in messages:
-                messages[blocks] = self._message(space.elements(blocks))
-        mine = own.reduces(bucket, self.rank)
-        self._mine.append(messages[mine])
-        sends = [messages[own.reduces(bucket, p)] if p != self.rank else None for p in range(self.world)]
-        stride = self._stride(space.length(mine))
+        space, all_ = self.ownership.space, [self._gets(bucket, peer) for peer in range(self.world)]
+        mine = all_[self.rank]
+        # each run is packed once, whoever gets it: two workers, or owner and buddy
+        messages = {
+            b: self._message(space.elements(b)) for b in sorted({b for blocks in all_ for b in blocks})
+        }
+        self._mine.append({blocks: messages[blocks] for blocks in mine})
+        sends = [
+            torch.cat([messages[b] for b in blocks]) if blocks and peer != self.rank else None
+            for peer, blocks in enumerate(all_)
+        ]
+        stride = sum(self._stride(space.length(blocks)) for blocks in mine)
         sizes = [len(c) * stride if p != self.rank else 0 for p, c in enumerate(self.covers)]
         return self.group.start_exchange(sends, sizes, torch.uint8)
+
+    def _gets(self, bucket: Range, rank: int) -> list[Range]:
+        """The parts of a bucket of which a rank gets everybody's sums."""
+        own = self.ownership
+        if not self.direct:
+            found = [own.reduces(bucket, rank)]
+        else:
+            found = sorted(own.chunk(bucket, r) for r in (rank, *own.kept_for(rank)))
+        return [b for b in found if b[0] < b[1]]
+
+    def _is_less_direct(self) -> bool:
+        """Is it fewer bytes that all send to buddies as well, than that owners send sums and residuals on?"""
+        block, nodes = self.ownership.space.block, sum(map(len, self.covers))
+        left = self.residuals.kind.size(block) if self.residuals is not None else 0
+        there = nodes * (self.codec.size(block) + left) * (self.world - 1) / self.world
+        return there < 4 * block + nodes * left
 
     def _stride(self, elements: int) -> int:
         """Bytes of one wire node in a message."""
@@ -109,6 +130,22 @@ class CodedReduction(Reduction):
 
     # ---- unpacking --------------------------------------------------------------------------
 
+    def _take_in(self) -> None:
+        """As ever, of each part of the bucket that this rank gets."""
+        arrival, bucket = self._arrivals[self._taken], self.buckets[self._taken]
+        assert arrival is not None
+        rest, own = arrival(), self.ownership.chunk(bucket, self.rank)
+        for blocks in self._gets(bucket, self.rank):
+            stride = self._stride(self.ownership.space.length(blocks))
+            cuts = [len(c) * stride if p != self.rank else 0 for p, c in enumerate(self.covers)]
+            arrived = [data[:cut] for data, cut in zip(rest, cuts, strict=True)]
+            rest = [data[cut:] for data, cut in zip(rest, cuts, strict=True)]
+            self._sums[blocks] = self._sum(blocks, arrived)
+            if own[0] < own[1] and blocks[0] <= own[0] < blocks[1]:
+                self._measure(own, blocks, self._sums[blocks])
+        self._arrivals[self._taken] = None
+        self._taken += 1
+
     def _sum(self, blocks: Range, arrived: list[Tensor]) -> Tensor:
         size = self.ownership.space.length(blocks)
         data = self._unpacked(blocks, arrived)
@@ -119,7 +156,8 @@ class CodedReduction(Reduction):
         """What all wire nodes sent of some blocks; their residuals are put aside."""
         size = self.ownership.space.length(blocks)
         packed, stride = self.codec.size(size), self._stride(size)
-        messages = [self._mine[self._taken] if p == self.rank else data for p, data in enumerate(arrived)]
+        mine = self._mine[self._taken][blocks]
+        messages = [mine if p == self.rank else data for p, data in enumerate(arrived)]
         found: dict[Node, Tensor] = {}
         left = self._left.setdefault(blocks, {})
         for nodes, message in zip(self.covers, messages, strict=True):
@@ -131,6 +169,12 @@ class CodedReduction(Reduction):
         return found
 
     def _forward(self, sums: dict[Range, Tensor]) -> None:
+        if self.direct:  # all of it is here
+            self.replica.reduced = {c: sums[c] for c in self.ownership.held(self.rank)}
+            if self.residuals is not None:
+                unit = self.residuals.unit
+                self.replica.next_states = {c: _by_slot(left, unit) for c, left in self._left.items()}
+            return
         self._forward_sums(sums)
         if self.residuals is not None:
             self._forward_residuals(self.residuals)

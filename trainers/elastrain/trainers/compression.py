@@ -29,13 +29,14 @@ LARGEST = 127.0  # code
 
 
 class Residue:
-    """How what is left out is kept and sent: whole numbers of 8 or 4 bits with a scale for each group, which
+    """How what is left out is kept and sent: whole numbers of 8, 4 or 2 bits with a scale for each group that
     lose something again. It is packed again and again, so it is rounded up or down in turn, such that over
     many steps an element comes out right on average, however small it is beside its neighbours. Where each
     element stands in its turn follows from the step and its place alone (a Weyl sequence), so everybody
     rounds alike."""
 
     def __init__(self, bits: int) -> None:
+        self.bits = bits
         self.largest = float(2 ** (bits - 1) - 1)
         self.per = 8 // bits  # elements in a byte
 
@@ -50,8 +51,11 @@ class Residue:
         groups.add_(torch.tensor(turns).clamp_(max=1.0 - 2.0**-24)).floor_()
         if self.per == 1:
             return _packed(groups, scales)
-        halves = groups.nan_to_num_(0.0).clamp_(-self.largest, self.largest).to(torch.int8).view(torch.uint8)
-        codes = halves[:, 0::2] & 15 | halves[:, 1::2] << 4
+        small = groups.nan_to_num_(0.0).clamp_(-self.largest, self.largest).to(torch.int8).view(torch.uint8)
+        small &= 2**self.bits - 1
+        codes = small[:, 0 :: self.per].clone()
+        for place in range(1, self.per):
+            codes |= small[:, place :: self.per] << place * self.bits
         return torch.cat([codes.view(-1), scales.view(-1).view(torch.uint8)])
 
     def decode(self, codes: Tensor, scales: Tensor) -> Tensor:
@@ -59,8 +63,10 @@ class Residue:
         whatever the scale: what lies between two parameters is in no checkpoint."""
         if self.per == 1:
             return unpack(codes.view(torch.int8), scales)
-        halves = torch.stack([codes & 15, codes >> 4], dim=1).view(-1, GROUP)
-        return (((halves ^ 8).float() - 8.0) * scales.view(-1, 1)).view(-1)  # with the sign of four bits
+        mask, sign = 2**self.bits - 1, 2 ** (self.bits - 1)
+        small = torch.stack([codes >> place * self.bits & mask for place in range(self.per)], dim=1)
+        whole: Tensor = (small.view(-1, GROUP) ^ sign).float() - sign
+        return (whole * scales.view(-1, 1)).view(-1)
 
 
 _GOLDEN, _SILVER = (math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0) - 1.0  # far from every short fraction
@@ -106,7 +112,7 @@ class Half:
 class Int8:
     """One byte for each element, and a scale for each group."""
 
-    feedback = Residue(4)  # at most half a step of its own
+    feedback = Residue(2)  # at most half a step of its own
 
     def size(self, elements: int) -> int:
         return elements + elements // GROUP * 4
@@ -140,7 +146,7 @@ def _packed(codes: Tensor, scales: Tensor) -> Tensor:
 class LargestOfEach:
     """Of each block the `fraction` of its elements that are largest in magnitude: value and place."""
 
-    feedback = Residue(8)
+    feedback = Residue(4)
 
     def __init__(self, fraction: float, block: int) -> None:
         self.fraction, self.block = fraction, block
@@ -190,7 +196,7 @@ def _sparse_bytes(count: int) -> int:
 class Nothing:
     """All of it is left out."""
 
-    feedback = Residue(8)
+    feedback = Residue(4)
 
     def size(self, elements: int) -> int:
         return 0

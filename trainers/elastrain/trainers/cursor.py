@@ -126,13 +126,13 @@ def merge(entries: Sequence[Json], workers: Sequence[str]) -> Json:
         "sent": sum(e.get("sent", 0) for e in entries),
         "ids": chain,
         "workers": list(workers),
-        **({"layers": _layers(entries)} if "layers" in entries[0] else {}),
+        **({"layers": sum_layers(entries)} if "layers" in entries[0] else {}),
         **({"inner": entries[0]["inner"]} if "inner" in entries[0] else {}),
         **({"apart": exact_sum(e["apart"] for e in entries)} if "apart" in entries[0] else {}),
     }
 
 
-def _layers(entries: Sequence[Json]) -> list[list[float]]:
+def sum_layers(entries: Sequence[Json]) -> list[list[float]]:
     """By layer the squared norm of each kind."""
     layers = zip(*(e["layers"] for e in entries), strict=True)
     return [[exact_sum(v for parts in layer for v in parts[kind]) for kind in range(3)] for layer in layers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from elastrain.trainers.chunks import Filling, Ownership
 from elastrain.trainers.compression import codec
 from elastrain.trainers.cursor import Counts, Cursor, Verdict, advance
 from elastrain.trainers.data import EvalPlan
+from elastrain.trainers.downward import BEHIND, Downward
 from elastrain.trainers.factors import Layout, Q
 from elastrain.trainers.flat import FlatModel
 from elastrain.trainers.messages import Json, Range, Report
@@ -76,7 +78,9 @@ class Replica:
         self.ceiling = self.unit if packing is not None else None  # of what is added up here (partials.py)
         kind = packing.feedback if packing is not None else None
         left_out = residuals.slots(spec.microbatches, self.unit, kind) if kind is not None else []
-        self.states = ChunkStates(model.space, self.rule, left_out)
+        self.down = Downward.of(spec, model.space, model.params)
+        behind = [BEHIND] if self.down is not None else []
+        self.states = ChunkStates(model.space, self.rule, [*left_out, *behind])
         inner = self.rule.inner.slots if isinstance(self.rule, RoundRule) else ()
         # optimizer state that everybody has whole, as the parameters: slot -> (size,) f32
         self.gathered = {slot: self.rule.init(slot, model.params) for slot in inner}
@@ -162,12 +166,19 @@ class Replica:
         assert self.cursor is not None and record["step"] == self.step
         verdict = self.verdict(record)
         after = self.moved(self.cursor, record, verdict)
+        if self.down is not None:
+            self.down.begin(verdict.applied)
         if verdict.applied:
             if self.mixed is not None:
                 self.model.params.copy_(self.mixed)
             with one_thread():
                 for chunk, sums in self.reduced.items():
-                    self.update(chunk, sums, verdict, int(record["used"], 16), after)
+                    step = partial(self.update, chunk, sums, verdict, int(record["used"], 16), after)
+                    if self.down is None:
+                        step()
+                    else:
+                        stays = self._unused_in(chunk, int(record["used"], 16))
+                        self.down.update(chunk, self.states.read(chunk)[BEHIND.name], stays, step)
             self._take_next_states(int(record["used"], 16))
             for name, value in self.next_common.items():
                 self.common[name].copy_(value)
@@ -183,18 +194,23 @@ class Replica:
 
     def _take_next_states(self, used: int) -> None:
         """But of a parameter that no microbatch used, whose state stays as it is: nothing is updated."""
-        unused = self.unused(used)
         for chunk, state in self.next_states.items():
-            kept, window = self.states.read(chunk), self.model.space.elements(chunk)
-            inside = [slice(max(u.start, window.start), min(u.stop, window.stop)) for u in unused]
-            stays = [part for part in inside if part.start < part.stop]
+            kept, stays = self.states.read(chunk), self._unused_in(chunk, used)
             for name, value in state.items():
-                slot = self.states.slots[name]
-                here = [slot.window(p.start - window.start, p.stop - window.start) for p in stays]
+                here = [self.states.slots[name].window(p.start, p.stop) for p in stays]
                 before = [kept[name][h].clone() for h in here]
                 kept[name].copy_(value)
                 for part, old in zip(here, before, strict=True):
                     kept[name][part] = old
+
+    def _unused_in(self, chunk: Range, used: int) -> list[slice]:
+        """Of the elements of a chunk."""
+        window = self.model.space.elements(chunk)
+        inside = [
+            slice(max(u.start, window.start) - window.start, min(u.stop, window.stop) - window.start)
+            for u in self.unused(used)
+        ]
+        return [part for part in inside if part.start < part.stop]
 
     def unused(self, used: int) -> list[slice]:
         """Elements of parameters, padding included, whose bit in `used` is not set."""

@@ -2,7 +2,7 @@
 
 The residual of a wire node belongs to the node, not to a worker: it is a slot of every chunk's state, kept by
 owner and buddy, so that it changes hands, is compared, saved, and rolled back like the optimizer's. It is
-kept in 8 or 4 bits for each element, rounded by turns (compression.Residue); what that leaves out is
+kept in 4 or 2 bits for each element, rounded by turns (compression.Residue); what that leaves out is
 forgotten. Whoever computes a node keeps its residual for itself too, and asks the owners for it only
 when it did not compute the node in the step before.
 
@@ -33,7 +33,7 @@ def slots(count: int, unit: int, kind: Residue) -> list[Slot]:
 
 def slots_of(start: int, unit: int, kind: Residue) -> tuple[Slot, Slot]:
     """Codes and scales of the wire node that begins with microbatch `start`."""
-    name = f"residual.{unit}.{start}.{8 // kind.per}"
+    name = f"residual.{unit}.{start}.{kind.bits}"
     return Slot(name, torch.uint8, kind.per), Slot(f"{name}.scale", per=GROUP)
 
 

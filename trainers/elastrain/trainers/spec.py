@@ -152,6 +152,11 @@ class JobSpec(Section):
     compression: Compression = Field(
         default_factory=Uncompressed, description="How gradients are compressed on the wire."
     )
+    compression_down: Literal["none", "bf16", "int8"] = Field(
+        default="none",
+        description="How updates travel from the owners of chunks to everybody: as fp32 parameters, or "
+        "packed with error feedback.",
+    )
     wire_nodes: Amount | None = Field(
         default=None,
         description="Into how many parts the sum of a step is cut, each computed by one worker; kept for the "
@@ -242,6 +247,7 @@ def spec_digest(spec: JobSpec) -> str:
     servers = ("servers", "server_cpu")  # they give the same bits, however many
     kept["strategy"] = {field: value for field, value in dumped["strategy"].items() if field not in servers}
     kept |= decisive(spec.clip_value, spec.non_finite, spec.loss_spike)
+    kept |= {"compression_down": spec.compression_down} if spec.compression_down != "none" else {}
     kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
     kept |= {"wire_nodes": spec.wire_nodes} if spec.wire_nodes else {}
     kept["resources"] = {field: dumped["resources"][field] for field in ("cpu", "gpu")}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 def warnings(spec: "JobSpec") -> list[str]:
     """Sentences for people, each with the value and what to do."""
-    return [*_compression(spec)]
+    return [*_compression(spec), *_down(spec)]
 
 
 def _compression(spec: "JobSpec") -> list[str]:
@@ -20,14 +20,19 @@ def _compression(spec: "JobSpec") -> list[str]:
             f"compression {name} with workers.max 1: nothing travels, so it changes the result and saves "
             "nothing; use none"
         )
-    if spec.workers.max > 2 and name in ("int8", "topk", "powersgd"):
-        found.append(
-            f"compression {name} sends more than bf16 from three workers on, since what it leaves out is "
-            f"kept twice, and workers.max is {spec.workers.max}: use bf16, or two workers"
-        )
     if name == "topk" and spec.optimizer.name in ("adam", "adamw", "rmsprop", "adagrad"):
         found.append(
             f"compression topk with {spec.optimizer.name}: gradients come in bursts, which its squares take "
             "for noise; watch the loss, or use sgd, or int8"
         )
     return found
+
+
+def _down(spec: "JobSpec") -> list[str]:
+    name, most = spec.compression_down, spec.workers.max
+    if name == "none" or most > 2 or spec.strategy.name != "all_reduce":
+        return []
+    return [
+        f"compression_down {name} with workers.max {most}: up to two workers send nothing down, so it "
+        "changes the result and saves nothing; use none"
+    ]

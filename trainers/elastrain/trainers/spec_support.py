@@ -26,7 +26,7 @@ class Fault:
 
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
-    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression)
+    checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression, _down)
     return [fault for check in (*checks, _local_sgd, _served, _gossip) for fault in check(spec)]
 
 
@@ -45,12 +45,40 @@ def unsupported(spec: "JobSpec") -> list[Fault]:
 
 
 def _compression(spec: "JobSpec") -> list[Fault]:
-    scheme, strategy, aggregate = spec.compression.name, spec.strategy.name, spec.aggregate
-    if scheme == "none" or (strategy == "all_reduce" and aggregate == "gradients"):
+    scheme, aggregate = spec.compression.name, spec.aggregate
+    summed = _is_summed(spec)
+    if scheme == "none" or (summed and aggregate == "gradients"):
         return []
-    wrong = f"strategy {strategy}" if strategy != "all_reduce" else f"aggregate {aggregate}"
-    detail = f"{scheme} does not go with {wrong}: use none, or strategy all_reduce and aggregate gradients"
+    wrong = f"aggregate {aggregate}" if summed else _strategy(spec)
+    detail = (
+        f"{scheme} does not go with {wrong}: use none, or aggregate gradients with strategy all_reduce or a "
+        "synchronous parameter_server"
+    )
     return [_fault("/compression/name", detail, "compression", "strategy", "aggregate")]
+
+
+def _down(spec: "JobSpec") -> list[Fault]:
+    if spec.compression_down == "none" or _is_summed(spec):
+        return []
+    detail = (
+        f"{spec.compression_down} does not go with {_strategy(spec)}: use none, or strategy all_reduce or a "
+        "synchronous parameter_server"
+    )
+    return [_fault("/compression_down", detail, "compression_down", "strategy")]
+
+
+def _is_summed(spec: "JobSpec") -> bool:
+    """Are gradients summed over all workers in each step?"""
+    strategy = spec.strategy
+    return strategy.name == "all_reduce" or (strategy.name == "parameter_server" and strategy.staleness == 0)
+
+
+def _strategy(spec: "JobSpec") -> str:
+    """For a message."""
+    strategy = spec.strategy
+    if strategy.name != "parameter_server":
+        return f"strategy {strategy.name}"
+    return f"strategy {strategy.name} with staleness {show(strategy.staleness)}"
 
 
 def in_wire_nodes(spec: "JobSpec") -> bool:
@@ -223,12 +251,12 @@ def _served(spec: "JobSpec") -> list[Fault]:
         if strategy.staleness == 0 and (value := getattr(strategy, field)):
             detail = f"is of asynchronous runs, got {value} with staleness 0: leave it out, or set staleness"
             faults.append(_fault(f"/strategy/{field}", detail, "strategy"))
-    if strategy.staleness != 0 and spec.watch.norms != "none":
-        detail = f"norms are measured with staleness 0 only, got {strategy.staleness}: use none"
-        faults.append(_fault("/watch/norms", detail, "watch", "strategy"))
-    if strategy.staleness != 0 and spec.aggregate != "gradients":
-        detail = f"{spec.aggregate} goes with staleness 0 only, got {strategy.staleness}: use gradients"
-        faults.append(_fault("/aggregate", detail, "aggregate", "strategy"))
+    if strategy.compensation and spec.aggregate != "gradients":
+        detail = (
+            f"compensates gradients and not their squares, got {strategy.compensation} with aggregate "
+            f"{spec.aggregate}: leave it out, or use gradients"
+        )
+        faults.append(_fault("/strategy/compensation", detail, "strategy", "aggregate"))
     return faults
 
 

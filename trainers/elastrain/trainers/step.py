@@ -123,10 +123,23 @@ class Exchange:
     def gather(self) -> None:
         """Everybody gets the chunks that it does not keep, from their owners: parameters, and what else of
         their state is common."""
-        self.start_gather()()
+        self._start_gather()()
 
     def start_gather(self) -> Callable[[], None]:
-        """As `gather`, begun now and finished by calling what is returned."""
+        """Everybody gets what this step has changed of the chunks that it does not keep. Begun now, finished
+        by calling what is returned."""
+        down = self.replica.down
+        if down is None or self.ownership.shared:
+            return self._start_gather()
+        arrive = down.start(self.group, self.ownership)
+
+        def finish() -> None:
+            arrive()
+            self.replica.whole = True
+
+        return finish
+
+    def _start_gather(self) -> Callable[[], None]:
         self.replica.spread()
         if self.ownership.shared:
             self.replica.whole = True

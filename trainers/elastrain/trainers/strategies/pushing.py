@@ -17,20 +17,16 @@ from torch import Tensor
 
 from elastrain.trainers import step
 from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.cursor import exact_sum
 from elastrain.trainers.ended import Boundary
 from elastrain.trainers.faults import blamed_on_user
 from elastrain.trainers.loop import Trainer
-from elastrain.trainers.memory import blank
 from elastrain.trainers.messages import Json
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.partials import Partial
-from elastrain.trainers.reduction import square_norm
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Closed, Inbox, Line, connect
-from elastrain.trainers.strategies.served import sections_of
+from elastrain.trainers.strategies.served import Push
 from elastrain.trainers.strategies.shelf import Delivery
-from elastrain.trainers.tree import root, root_node
 
 Frame = tuple[int, Json, Tensor]  # (rank, head, body)
 
@@ -142,7 +138,7 @@ class PushingWorker(Trainer):
             self.task = Task(*head["task"])
         assert self.task is not None
         count = self.replica.plan.count(self.task.step)
-        self.replica.partial = Partial.of(count, space, self.replica.filling)
+        self.replica.partial = Partial.of(count, space, self.replica.filling, lanes=self.replica.rule.lanes)
 
     def _take_buffers(self, body: Tensor) -> int:
         """Buffers as of this version; returns how many bytes they are."""
@@ -171,26 +167,12 @@ class PushingWorker(Trainer):
 
     def _push(self, servers: Servers) -> None:
         """To all servers; once all of them have it, the first is told."""
-        task, partial, model = self.task, self.replica.partial, self.replica.model
-        assert task is not None and partial is not None
-        grads = partial.gradients.read(root_node(partial.count))
-        wide = blank(model.space.block, torch.float64)
-        norms = [square_norm(part, wide) for part in torch.split(grads, model.space.block)]
-        floats = root(partial.buffers.parts, partial.count) if model.buffers.floats else grads[:0].double()
-        compensated = self.replica.spec.strategy.compensation > 0  # type: ignore[union-attr]
-        vectors = [grads, model.params] if compensated else [grads]
-        parts: list[tuple[Line, list[Tensor]]] = []
-        head: Json = {
-            "kind": "push",
-            "task": task,
-            "sent": 0,  # bytes, to all servers
-            "base": compensated,
-            "norm_sq": exact_sum(norms),
-            "used": f"{partial.used:x}",
-            "microbatches": list(partial.rows.values()),
-        }
+        task = self.task
+        assert task is not None
+        push = Push.of(self.replica, task)
+        head, parts = push.head, list[tuple[Line, list[Tensor]]]()
         for rank, line in enumerate(servers.lines):
-            body = sections_of(model, floats, partial.others, vectors, servers.ownership.held(rank))
+            body = push.part(servers.ownership.held(rank))
             head["sent"] += sum(part.numel() * part.element_size() for part in body)
             parts.append((line, body))
         for line, body in parts:

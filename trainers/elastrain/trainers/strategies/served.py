@@ -10,17 +10,24 @@ that g was computed from, which the worker sends along.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from elastrain.trainers.cursor import Cursor, Verdict
+from elastrain.trainers.cursor import Cursor, Verdict, exact_sum, merge
 from elastrain.trainers.flat import FlatModel
+from elastrain.trainers.memory import blank
 from elastrain.trainers.messages import Json, Range
+from elastrain.trainers.reduction import square_norm
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.spec_strategies import ParameterServer
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Hub
 from elastrain.trainers.task import Task as UserTask
+from elastrain.trainers.tree import root, root_node
 
 
 class ServedReplica(Replica):
@@ -53,23 +60,32 @@ class ServedReplica(Replica):
         self.order.append(task)
         return verdict
 
+    def look(self, record: Json) -> None:
+        """`reduced` is what the record's push brings, for norms to be measured before it is applied."""
+        with self.hub.changed:
+            head, body = self.hub.shelf.parts[Task(*record["task"])]
+        self._slower = record["slower"]
+        self._lay_out(head, body.clone(), self.verdict(record))
+
     def _lay_out(self, head: Json, body: Tensor, verdict: Verdict) -> None:
-        """The parts of the body, as `sections_of` put them together."""
+        """The parts of the body, as `Push.part` put them together."""
         bank, space = self.model.buffers, self.model.space
         sums = _cut(body, 0, bank.flat_size(), torch.float64)
         at = 8 * bank.flat_size()
         self.new_buffers = (sums, bank.unpack_others(body[at : at + bank.others_size()])) if bank else None
         at += bank.others_size()
         size = sum(space.length(c) for c in self.kept)
-        grads = _cut(body, at, size, torch.float32)
-        base = _cut(body, at + 4 * size, size, torch.float32) if head["base"] else None
+        count = self.rule.lanes
+        lanes = [_cut(body, at + 4 * size * n, size, torch.float32) for n in range(count)]
+        base = _cut(body, at + 4 * size * count, size, torch.float32) if head["base"] else None
         self.reduced, at = {}, 0
         for chunk in self.kept:
             here = slice(at, at + space.length(chunk))
             if base is not None and verdict.applied:
                 gap = self.model.params[space.elements(chunk)] - base[here]
-                compensate(grads[here], gap, verdict.factor * self.spec.strategy.compensation)  # type: ignore[union-attr]
-            self.reduced[chunk] = grads[here].view(1, -1)
+                compensate(lanes[0][here], gap, verdict.factor * self.spec.strategy.compensation)  # type: ignore[union-attr]
+            rows = [lane[here].view(1, -1) for lane in lanes]
+            self.reduced[chunk] = rows[0] if count == 1 else torch.cat(rows)
             at = here.stop
 
 
@@ -79,12 +95,49 @@ def compensate(grad: Tensor, gap: Tensor, strength: float) -> None:
     grad.addcmul_(grad.square(), gap, value=strength)
 
 
-def sections_of(
-    model: FlatModel, sums: Tensor, others: dict[str, Tensor], vectors: list[Tensor], kept: list[Range]
-) -> list[Tensor]:
-    """What a worker sends of one push to one server: buffers, then of each vector the blocks it keeps."""
-    blocks = [vector[model.space.elements(c)] for vector in vectors for c in kept]
-    return [sums, model.buffers.pack_others(others), *blocks]
+@dataclass(frozen=True)
+class Push:
+    """A step that one worker has computed whole, on its way to the servers."""
+
+    model: FlatModel
+    head: Json
+    sums: Tensor  # of the float buffers, f64
+    others: dict[str, Tensor]  # buffers that are not floats
+    vectors: Sequence[Tensor]  # lane by lane; with compensation also the parameters it was computed from
+
+    @classmethod
+    def of(cls, replica: Replica, task: Task) -> Push:
+        partial, model, strategy = replica.partial, replica.model, replica.spec.strategy
+        assert partial is not None and isinstance(strategy, ParameterServer)
+        lanes = list(partial.gradients.read(root_node(partial.count)).view(replica.rule.lanes, -1))
+        wide = blank(model.space.block, torch.float64)
+        norms = [square_norm(part, wide) for part in torch.split(lanes[0], model.space.block)]
+        none = torch.empty(0, dtype=torch.float64)
+        floats = root(partial.buffers.parts, partial.count) if model.buffers.floats else none
+        compensated = strategy.compensation > 0
+        head: Json = {
+            "kind": "push",
+            "task": task,
+            "sent": 0,  # bytes, to all servers
+            "base": compensated,
+            "norm_sq": exact_sum(norms),
+            "used": f"{partial.used:x}",
+            "microbatches": list(partial.rows.values()),
+        }
+        return cls(model, head, floats, partial.others, [*lanes, model.params] if compensated else lanes)
+
+    def part(self, kept: Sequence[Range]) -> list[Tensor]:
+        """For a server that keeps these blocks: buffers, then of each vector its blocks."""
+        blocks = [vector[self.model.space.elements(c)] for vector in self.vectors for c in kept]
+        return [self.sums, self.model.buffers.pack_others(self.others), *blocks]
+
+
+def record_of(head: Json, task: Task, whose: str, step: int, staleness: int, scaled: bool) -> Json:
+    """The commit record of a push: that of a step which one worker computed. step: the one that it makes.
+    scaled: is the rate divided by the staleness?"""
+    entry = {**head, "step": step, "log": 0, "norms": [head["norm_sq"]]}
+    slower = max(1, staleness) if scaled else 1
+    return {**merge([entry], [whose]), "task": task, "staleness": staleness, "slower": slower}
 
 
 def _cut(body: Tensor, at: int, length: int, dtype: torch.dtype) -> Tensor:

@@ -19,8 +19,9 @@ from torch import Tensor
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Broken, Group
-from elastrain.trainers.cursor import merge
+from elastrain.trainers.cursor import sum_layers
 from elastrain.trainers.formed import Generation
+from elastrain.trainers.layers import due
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.messages import Json
 from elastrain.trainers.opening import Opening
@@ -30,8 +31,9 @@ from elastrain.trainers.session import Session
 from elastrain.trainers.spec_strategies import ParameterServer
 from elastrain.trainers.strategies.all_reduce import AllReduce
 from elastrain.trainers.strategies.ledger import Ledger, Task
-from elastrain.trainers.strategies.served import ServedReplica
+from elastrain.trainers.strategies.served import ServedReplica, record_of
 from elastrain.trainers.strategies.shelf import everywhere
+from elastrain.trainers.watch import measure
 
 
 class ServingTrainer(Trainer):
@@ -130,6 +132,7 @@ class ServingTrainer(Trainer):
         decided = entries[0]["round"]
         if (record := decided["record"]) is not None:
             record["log"] = max(e["log"] for e in entries)
+            self._measure(generation, record)
             replica.apply(record)
             generation.log = record["log"]
             if group.rank in (0, generation.ownership.buddy[0]):  # one of them may be lost with it
@@ -138,6 +141,14 @@ class ServingTrainer(Trainer):
         self._remember(generation)
         for worker, step, version in decided["dealt"]:
             self._send(generation, worker, Task(step, version))
+
+    def _measure(self, generation: Generation, record: Json) -> None:
+        """The norms that the spec asks for become part of the record."""
+        replica, watch = self.replica, self.replica.spec.watch
+        if watch.norms != "none" and due(watch.every_steps, replica.step):
+            replica.look(record)
+            parts = measure(replica, generation.ownership, generation.group.rank, record)
+            record["layers"] = sum_layers([{"layers": p} for p in generation.group.gather_json(parts)])
 
     def _round(self, generation: Generation) -> Json:
         """What happens next, as the ledger has it; waits until something does."""
@@ -154,15 +165,13 @@ class ServingTrainer(Trainer):
                 ledger.arrive(worker, head["step"])
 
     def _record(self, ledger: Ledger, task: Task) -> Json:
-        """The commit record of a push: that of a step which one worker computed."""
+        """Of the push whose turn it is."""
         whose = ledger.arrived[task]
         staleness = ledger.commit(task)
         with self.hub.changed:
             head = self.hub.shelf.parts[task][0]
-        entry = {**head, "step": self.replica.step, "log": 0, "norms": [head["norm_sq"]]}
-        slower = max(1, staleness) if self.strategy.scale_by_staleness else 1
-        made = {"task": task, "staleness": staleness, "slower": slower}
-        return {**merge([entry], [whose or "lost"]), **made}
+        scaled = self.strategy.scale_by_staleness
+        return record_of(head, task, whose or "lost", self.replica.step, staleness, scaled)
 
     def _send(self, generation: Generation, worker: str, task: Task) -> None:
         """The parameters of a version go to one worker: our own chunks, and from the first server buffers."""

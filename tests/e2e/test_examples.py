@@ -1,0 +1,60 @@
+"""Each example of another way to train is a job on Ray that loses a worker, and ends as if it had not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.house import ROOT, House, Watched, active, digests, eventually, kill_pid
+from engine.harness import run as run_here
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+STEPS = 200
+ROUNDS = 60  # each is five steps
+EXAMPLES = {
+    "moments": STEPS,
+    "local_sgd": ROUNDS,
+    "diloco": ROUNDS,
+    "gossip": STEPS,
+    "parameter_server": STEPS,
+    "parameter_server_async": STEPS,
+    "compression-int8": STEPS,
+    "compression-topk": STEPS,
+    "compression-powersgd": STEPS,
+    "stability": STEPS,
+}
+ELSEWHERE = {"digits": "in test_kills.py", "job": "own_task, in test_jobs.py"}
+# whose result depends on who computes what, as docs/algorithms.md says
+OTHERWISE = ("gossip", "parameter_server_async")
+
+
+def test_no_example_is_forgotten() -> None:
+    assert {path.stem for path in (ROOT / "examples").rglob("*.yaml")} == EXAMPLES.keys() | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_run(
+    house: House, tmp_path: Path, name: str
+) -> None:
+    steps = EXAMPLES[name]
+    overrides = ["epochs=null", f"steps={steps}", "workers={min: 1, max: 2}"]
+    job = house.client.submit(ROOT / "examples" / f"{name}.yaml", overrides=overrides)
+    run = Watched(job)
+
+    def crew() -> dict[str, int]:
+        found = {worker: pid for worker, pid in active(job).items() if worker.startswith("w")}
+        return found if len(found) == 2 else {}
+
+    both = eventually(crew)
+    run.at_step(20)
+    victim = max(both)
+    kill_pid(both[victim])
+    run.ended()
+    assert job.status == "succeeded", job.data["message"]
+    assert job.data["counters"]["attempts"] == 1 and run.record.lost(steps) == 0
+    assert [event["data"]["worker"] for event in run.record.of_type("worker.lost")] == [victim]
+    if name not in OTHERWISE:
+        alone = run_here(tmp_path, job.data["spec"])
+        assert digests(job) == {"step": steps, "params_digest": alone.digests[0]}
