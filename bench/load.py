@@ -1,6 +1,6 @@
 """The service under load: 10,000 queued jobs and 200 running, and how it takes what comes.
 
-    python bench/load.py [--quick] [--postgres] [--only "requests,day"] [--out FOLDER]
+    python bench/load.py [--quick] [--postgres [--workers N]] [--only "requests,day"] [--out FOLDER]
 
 `costs`: what a submit, a page, a batch of facts and a round take of the processor, in one process that nobody
 waits for (rig/costs.py), and how many cores the load below is then.
@@ -84,7 +84,7 @@ def under_load(chosen: argparse.Namespace) -> Json:
     with (
         tempfile.TemporaryDirectory(prefix="load-") as folder,
         database(chosen.postgres) as url,
-        serving(Path(folder), url, RUNNING, QUEUED) as served,
+        serving(Path(folder), url, RUNNING, QUEUED, chosen.workers) as served,
     ):
         began = time.monotonic()
         until(lambda: served.counts().get("running", 0) >= RUNNING, f"{RUNNING} running jobs")
@@ -130,7 +130,9 @@ def span_of(served: Serving, what: str, rate: float, span_s: float, run: str) ->
         "p99_ms": part(latencies, 0.99),
         "max_ms": latencies[-1],
         "statuses": seen["statuses"],
-        "late_ms": seen["late_s"] * 1e3,
+        "late_p99_ms": part(sorted(seen["late_s"]), 0.99) * 1e3,
+        "lag_p99_ms": part(sorted(seen["lags_s"]), 0.99) * 1e3,
+        "own_cores": seen["own_s"] / seen["wall_s"],
         "service_cores": seen["cpu_s"] / seen["wall_s"],
         "posts_per_s": len(told["posts_s"]) / took,
         "post_p99_ms": part(posts, 0.99),
@@ -146,7 +148,8 @@ def part(values: list[float], share: float) -> float:
 
 def describe(span: Json) -> str:
     said = f"p50 {span['p50_ms']:.1f} ms, p99 {span['p99_ms']:.1f} ms, longest {span['max_ms']:.0f} ms"
-    also = f"service {span['service_cores']:.2f} cores, others {span['others']:.2f}"
+    also = f"service {span['service_cores']:.2f} cores, others {span['others']:.2f}, who asks"
+    also += f" {span['own_cores']:.2f} (late p99 {span['late_p99_ms']:.1f} ms, lag {span['lag_p99_ms']:.1f})"
     facts = f"{span['posts_per_s']:.0f} batches of facts/s, p99 {span['post_p99_ms']:.0f} ms"
     return f"{said}; {facts}; {also}; {span['statuses']} {span['troubles'] or ''}"
 
@@ -186,6 +189,9 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="one short span of each, a third of the day")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL that is started for it")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes of the service; several take --postgres"
+    )
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS), help=str(PARTS))
     parser.add_argument("--calm", type=float, default=0.35, help="cores that others may use in a span")
     parser.add_argument("--out", type=Path, default=HERE / "results")

@@ -2,9 +2,11 @@
 
     python -m rig.arrivals        one JSON object per line on stdin, one answer per line on stdout
 
-An order is {url, token, rate, seconds, what}; the answer {latencies_s, statuses, late_s}. A latency counts
-from the moment at which the request was due: if the service stands still for a second, everybody who came in
-that second waits, and a client that waits for its answer before it asks again would not show it.
+An order is {url, token, rate, seconds, what}; the answer {latencies_s, statuses, late_s, lags_s}. Nobody
+waits for the answers of others: if the service stands still for a second, everybody who came in that second
+waits, and a client that waits for its answer before it asks again would not show it. A latency counts from
+the moment at which the request was sent. late_s: how long after it was due that was, for each. lags_s: how
+late this process's own event loop was, asked all the time: an answer may have lain there for as long.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from itertools import count
 from typing import Any
 
 import aiohttp
+import uvloop
 
 PROJECTS = 5
+LOOK_EVERY_S = 0.005
 SPEC: dict[str, Any] = {
     "task": "elastrain.trainers.tasks.digits:Digits",
     "optimizer": {"name": "adam", "lr": 0.001},
@@ -56,24 +60,30 @@ class Arrivals:
     async def run(self, order: dict[str, Any]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {order['token']}"}
         amount, every_s = int(order["rate"] * order["seconds"]), 1 / order["rate"]
-        start, late_s = time.perf_counter() + 0.2, 0.0
+        start, used_s = time.perf_counter() + 0.2, time.process_time()
         latencies: list[float] = []
+        late_s: list[float] = []
         statuses: Counter[str] = Counter()
 
         async def one(number: int, due: float) -> None:
+            began = time.perf_counter()
+            late_s.append(began - due)
             try:
                 statuses[str(await self._ask(order, number, headers))] += 1
             except (aiohttp.ClientError, TimeoutError) as error:
                 statuses[type(error).__name__] += 1
-            latencies.append(time.perf_counter() - due)
+            latencies.append(time.perf_counter() - began)
 
+        lags_s: list[float] = []
+        watching = asyncio.create_task(watch(lags_s))
         async with asyncio.TaskGroup() as group:
             for number in range(amount):
                 due = start + number * every_s
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                late_s = max(late_s, time.perf_counter() - due)
                 group.create_task(one(number, due))
-        return {"latencies_s": latencies, "statuses": dict(statuses), "late_s": late_s}
+        watching.cancel()
+        told = {"latencies_s": latencies, "statuses": dict(statuses), "late_s": late_s, "lags_s": lags_s}
+        return {**told, "own_s": time.process_time() - used_s}
 
     async def _ask(self, order: dict[str, Any], number: int, headers: dict[str, str]) -> int:
         if order["what"] == "submit":
@@ -89,6 +99,14 @@ class Arrivals:
             return reply.status
 
 
+async def watch(lags_s: list[float]) -> None:
+    """How late the event loop is, each time that it is asked."""
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(LOOK_EVERY_S)
+        lags_s.append(time.perf_counter() - began - LOOK_EVERY_S)
+
+
 async def main() -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -102,4 +120,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
+import uvloop
 from aiohttp import web
 
 from elastrain.trainers.storage import open_storage
@@ -223,4 +224,4 @@ async def main(nodes: int, cpus: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))
+    uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rig.arrivals import PAGES, spec
-from rig.serving import fill_with
+from rig.filling import fill_with
 
 TESTS = Path(__file__).parents[2] / "tests"
 PARTS = 10

@@ -22,6 +22,7 @@ import psutil
 
 TESTS = Path(__file__).parents[2] / "tests"
 HOUR_S, NEW_EVERY_S = 3600.0, 60.0
+SPEAK_EVERY_S = 15.0  # what drivers say costs more than the rounds that it is about
 LASTS_S = (60.0, 900.0)
 KEEP_DAYS = 0.5 / 24
 
@@ -36,7 +37,7 @@ class Day:
         self.live: dict[str, Any] = {}  # job -> its driver
         self.until: dict[str, float] = {}
         self.came = 0
-        self.next_at = self.world.clock.at
+        self.next_at = self.speak_at = self.world.clock.at
 
     def round(self, step_s: float) -> None:
         world, at = self.world, self.world.clock.at + step_s
@@ -46,7 +47,9 @@ class Day:
             world.submit(name=f"job-{self.came}", workers={"min": 1, "max": 1 + self.came % 4})
         world.round(step_s)
         world.janitor.round()
-        self._drive(at)
+        if at >= self.speak_at:
+            self.speak_at = at + SPEAK_EVERY_S
+            self._drive(at)
         self._forget()
 
     def _drive(self, at: float) -> None:

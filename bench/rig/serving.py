@@ -17,16 +17,12 @@ from typing import Any
 import httpx
 import psutil
 
-from elastrain.service.migrations import migrate
 from elastrain.service.settings import Settings
-from elastrain.service.store import Store, fresh
-from elastrain.trainers.spec import parse_spec
-from rig.arrivals import spec
+from rig.filling import fill
 from rig.run import cpu_s
 
 HERE = Path(__file__).parents[1]
 WAIT_S = 180.0
-PER_FILL = 500  # jobs in one transaction
 Json = dict[str, Any]
 
 
@@ -47,11 +43,11 @@ class Serving:
         """Open-loop requests; -> {latencies_s, statuses, late_s}, and what the service used meanwhile."""
         order = {"url": self.url, "token": self.token, "what": what, "rate": rate, "seconds": seconds}
         assert self.arrivals.stdin is not None and self.arrivals.stdout is not None
-        before, began = cpu_s(self.service.pid), time.monotonic()
+        before, began = self.service_s(), time.monotonic()
         self.arrivals.stdin.write(json.dumps({**order, "run": run}) + "\n")
         self.arrivals.stdin.flush()
         found: Json = json.loads(self.arrivals.stdout.readline())
-        used_s = cpu_s(self.service.pid) - before
+        used_s = self.service_s() - before
         return {**found, "cpu_s": used_s, "wall_s": time.monotonic() - began}
 
     def cluster(self) -> Json:
@@ -70,16 +66,24 @@ class Serving:
 
     def own_s(self) -> float:
         """CPU seconds of all that belongs to this measurement."""
-        ours = {self.service.pid, self.arrivals.pid, self.fake.pid}
+        ours = {*self.service_pids(), self.arrivals.pid, self.fake.pid}
         if self.env["ELASTRAIN_DATABASE_URL"]:
             ours |= {process.pid for process in psutil.process_iter(["name"]) if _serves(process)}
         return sum(map(cpu_s, ours))
+
+    def service_pids(self) -> list[int]:
+        children = psutil.Process(self.service.pid).children(recursive=True)
+        return [self.service.pid, *(child.pid for child in children)]
+
+    def service_s(self) -> float:
+        """CPU seconds of the service's processes."""
+        return sum(map(cpu_s, self.service_pids()))
 
     def process_env(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": search_path(), **self.env}
 
     def rss_mb(self) -> float:
-        return float(psutil.Process(self.service.pid).memory_info().rss) / 1e6
+        return sum(float(psutil.Process(pid).memory_info().rss) for pid in self.service_pids()) / 1e6
 
     def stop_service(self) -> None:
         self.service.terminate()
@@ -87,8 +91,11 @@ class Serving:
 
 
 @contextmanager
-def serving(folder: Path, database: str | None, running: int, queued: int) -> Iterator[Serving]:
-    """A service with so many jobs; those that are to run first have the highest priority, and just fit."""
+def serving(
+    folder: Path, database: str | None, running: int, queued: int, workers: int = 1
+) -> Iterator[Serving]:
+    """A service with so many jobs; those that are to run first have the highest priority, and just fit.
+    workers: processes that answer."""
     with ExitStack() as stack:
         cluster = _start(stack, "-m", "rig.cluster", str(running // 2), "8", stdout=subprocess.PIPE)
         assert cluster.stdout is not None
@@ -99,7 +106,7 @@ def serving(folder: Path, database: str | None, running: int, queued: int) -> It
         env |= {"ELASTRAIN_DATABASE_URL": database or "", "ELASTRAIN_URL": f"http://127.0.0.1:{port}"}
         fill(Settings.from_env(env), running, queued)
         log = stack.enter_context((folder / "service.log").open("wb"))
-        command = ("-m", "elastrain.api.serve", "--port", str(port))
+        command = ("-m", "elastrain.api.serve", "--port", str(port), "--workers", str(workers))
         service = _start(stack, *command, env=env, stdout=log, stderr=subprocess.STDOUT)
         arrivals = _start(
             stack, "-m", "rig.arrivals", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -108,36 +115,6 @@ def serving(folder: Path, database: str | None, running: int, queued: int) -> It
         until(lambda: http.get(f"{url}/healthz").status_code == 200, "the service to answer")
         token = (folder / "token").read_text().strip()
         yield Serving(env, cluster, ray, url, service, arrivals, http, token)
-
-
-def fill(settings: Settings, running: int, queued: int) -> None:
-    """Jobs straight into the store, as submits would have left them. The first go first, and just fit."""
-    migrate(settings.database_url)
-    store, began = Store(settings.database_url), time.time() - running - queued
-    first_ones = {"priority": 10, "workers": {**_whole()["workers"], "max": 4}}
-    fill_with(store, range(running), began, **first_ones)
-    fill_with(store, range(running, running + queued), began)
-    store.close()
-
-
-def fill_with(store: Store, numbers: range, began: float, **changes: Any) -> None:
-    """Queued jobs, one a second."""
-    whole = _whole()
-    for first in range(0, len(numbers), PER_FILL):
-        with store.write() as tx:
-            for number in numbers[first : first + PER_FILL]:
-                differs = {name: spec(number)[name] for name in ("name", "project", "priority", "labels")}
-                dumped = {**whole, **differs, **changes}
-                fresh.insert_new(tx, _id(number), spec=dumped, actor="bench", warnings=[], at=began + number)
-
-
-def _whole() -> Json:
-    """A spec with all its fields, checked once."""
-    return parse_spec(spec(1)).model_dump(mode="json")
-
-
-def _id(number: int) -> str:
-    return f"j-{number:010d}"
 
 
 def until(look: Callable[[], bool], what: str, limit_s: float = WAIT_S) -> None:

@@ -15,6 +15,7 @@ from elastrain.service import points
 from elastrain.service.decide import SWEEP_S
 from elastrain.service.outage import SILENT_S
 from elastrain.service.points import POINTS
+from elastrain.service.ray_jobs import RayNode
 from elastrain.service.store import Store, attempts, installation, jobs
 from world import ADMIN, World
 
@@ -218,6 +219,16 @@ def moved_to_another_address(world: World) -> str:
     return id
 
 
+def who_stood_before_it_is_gone(world: World) -> str:
+    """It waits on, for a reason that is said in other words."""
+    world.ray.cluster = [RayNode("n1", True, {"CPU": 2.0}, {"CPU": 2.0})]  # others use it all
+    first, id = world.submit(), world.submit()
+    for _ in range(3):
+        world.round(15)
+    world.cancel(first)
+    return id
+
+
 def _die(now: bool) -> None:
     if now:
         raise Killed
@@ -242,6 +253,7 @@ STORIES = [
     (died_with_a_spool, "starting", 2, 1),
     (moved_to_another_address, "running", 1, 1),
     (not_heard_of_while_ray_is_away, "running", 1, 1),
+    (who_stood_before_it_is_gone, "queued", 0, 0),
 ]
 
 

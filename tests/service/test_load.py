@@ -1,5 +1,7 @@
 """What a round costs with many jobs, in questions to the store: they are counted, not timed."""
 
+import gc
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from elastrain.service import pace, submission
+from elastrain.service import interpreter, pace, submission
+from elastrain.service.jobs import Reason
 from elastrain.service.scheduling import Ask, Node, plan
 from elastrain.service.scheduling.order import BREATH
-from elastrain.service.store import Store, engine, fresh, jobs
+from elastrain.service.scheduling.plan import DETAILED
+from elastrain.service.store import Store, engine, fresh, jobs, queued
 from world import ADMIN, SPEC, World
 
 
@@ -130,6 +134,50 @@ def test_a_page_of_running_jobs_asks_as_much_as_one_of_them(tmp_path: Path) -> N
     world.store.close()
 
 
+def test_many_that_wait_alike_are_told_so_in_one_statement_and_without_an_event(world: World) -> None:
+    world.running(workers={"min": 2, "max": 2})
+    world.submit(workers={"min": 2, "max": 2})
+    quiet_round(world)
+    ids = [world.submit(workers={"min": 2, "max": 2}) for _ in range(DETAILED + 20)]
+    with statements(world.store) as said:
+        world.round()
+    updates = [text for text in said if text.startswith("UPDATE jobs SET reason")]
+    assert len([text for text in updates if "jobs.id IN" in text]) <= DETAILED  # each of these may differ
+    assert {world.job(id)["reason"] for id in ids[-20:]} == {"behind_other_jobs"}
+    assert [world.events(id, "job.waiting") for id in ids[-20:]] == [[]] * 20
+    alike = [world.submit(workers={"min": 2, "max": 2}) for _ in range(20)]
+    with statements(world.store) as said:
+        world.round()
+    assert len([text for text in said if text.startswith("UPDATE jobs")]) == 1, said
+    assert {world.job(id)["reason"] for id in alike} == {"behind_other_jobs"}
+
+
+def test_who_was_paused_or_patched_since_the_plan_is_not_told_why_it_waits(world: World) -> None:
+    world.running(workers={"min": 2, "max": 2})
+    same, paused, patched = (world.submit(workers={"min": 2, "max": 2}) for _ in range(3))
+    with world.store.read() as tx:
+        seen = queued.rows(tx)[0]
+    world.ask("pause", paused)
+    world.control.patch(patched, {"priority": 1}, actor=ADMIN)
+    with world.store.write() as tx:
+        queued.tell_why(tx, [same, paused, patched], seen, Reason.BEHIND_OTHER_JOBS, "behind", 2)
+    told = [world.job(id)["reason"] for id in (same, paused, patched)]
+    assert told == ["behind_other_jobs", "user_request", "submitted"]
+
+
+def test_the_queue_is_shown_without_its_specs(world: World) -> None:
+    world.running(workers={"min": 2, "max": 2})
+    waiting = world.submit(workers={"min": 2, "max": 2})
+    world.round()
+    with statements(world.store) as said:
+        (item,) = world.control.queue(actor=ADMIN)["items"]
+    assert not [text for text in said if re.search(r"(?<!\()jobs\.spec", text)], said
+    assert (item["id"], item["short_of"]) == (waiting, {"workers": 2})
+    assert {name: item[name] for name in ("position", "blocked_by", "short_of")} == world.job(waiting)[
+        "queue"
+    ]
+
+
 def test_a_long_plan_lets_requests_go_first_and_comes_out_the_same() -> None:
     asks = [Ask(f"j-{n}", "a", 1, 1, 1, {"CPU": 1.0}, since=float(n % 7)) for n in range(1000)]
     breaths = list[int]()
@@ -157,7 +205,7 @@ def test_a_job_that_was_cancelled_while_it_waited_is_no_longer_asked_about(world
     world.cancel(waiting)
     world.round()
     with world.store.read() as tx:
-        assert jobs.waiting(tx) == []
+        assert queued.rows(tx) == []
     assert world.reconciler._placement._known._asks == {}
 
 
@@ -200,3 +248,32 @@ def test_a_page_of_many_jobs_is_read_in_order_and_not_sorted(tmp_path: Path, sta
         steps = [str(row[-1]) for row in tx.exec_driver_sql(f"EXPLAIN QUERY PLAN {page}", tuple(values))]
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
     world.store.close()
+
+
+def test_what_sqlite_logs_is_moved_beside_those_who_write_and_a_long_log_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, log = World(tmp_path), tmp_path / "elastrain.db-wal"
+    world.submit()
+    with world.store.write():  # nobody waits for a writer, nor he for us
+        world.store.tidy()
+    monkeypatch.setattr(engine, "LOG_PAGES", 1)
+    for _ in range(3):
+        world.submit()
+        world.store.tidy()
+    size = log.stat().st_size
+    for _ in range(20):
+        world.submit()
+        world.store.tidy()
+    assert log.stat().st_size < 2 * size
+    world.store.close()
+
+
+def test_a_process_that_is_put_together_no_longer_looks_through_all_of_it() -> None:
+    before = gc.get_threshold()
+    try:
+        interpreter.settle()
+        assert gc.get_freeze_count() > 0 and gc.get_threshold() == interpreter.COLLECT_AFTER
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -8,6 +8,7 @@ from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling.ceiling import parse_ceiling
 from elastrain.service.store import plans
 from elastrain.service.store.plans import PlanRow
+from elastrain.trainers import spec_support
 from world import ADMIN, SPEC, Driver, World
 
 
@@ -204,6 +205,25 @@ def test_what_others_use_on_the_cluster_is_left_to_them(world: World) -> None:
     world.ray.cluster[:] = [RayNode("n1", True, {"CPU": 4.0}, {"CPU": 2.0})]
     world.round(60)
     assert target(world, id) == 3, "one of the two that are used is its own"
+
+
+def test_a_quota_of_gpus_holds_a_job_back_and_says_how_many_are_short(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec_support, "_NOT_YET", [])  # training with GPUs is a later version's
+    world.ray.cluster = [RayNode("n1", True, {"CPU": 64.0, "GPU": 16.0}, {})]
+    world.control.projects.change("default", {"quota": {"gpus": 6}}, ADMIN)
+    asked = {"workers": {"min": 2, "max": 2}, "resources": {"gpu": 2}}
+    first, second = world.submit(**asked), world.submit(**asked)
+    cpus = world.submit(workers={"min": 4, "max": 4})
+    world.round()
+    assert [world.status(id) for id in (first, second, cpus)] == ["starting", "queued", "starting"]
+    job, (item,) = world.job(second), world.control.queue(actor=ADMIN)["items"]
+    assert job["reason"] == "over_quota" and "uses 4 of its 6 GPUs" in job["queue"]["blocked_by"]
+    assert (item["blocked_by"], item["short_of"]) == (job["queue"]["blocked_by"], {"workers": 1, "gpus": 2})
+    world.control.projects.change("default", {"quota": {"gpus": 8}}, ADMIN)
+    world.round()
+    assert world.status(second) == "starting"
 
 
 def test_a_quota_holds_a_job_back_and_the_sentence_is_the_same_everywhere(world: World) -> None:

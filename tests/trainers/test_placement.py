@@ -37,6 +37,16 @@ def test_the_node_where_a_group_was_lost_is_the_last_choice() -> None:
     assert choose_node(need, [LARGE], [], avoid=["large"]) == "large"
 
 
+def test_a_node_that_another_job_fills_is_the_last_choice_and_one_that_is_avoided_better() -> None:
+    need = Need({"CPU": 2.0}, 1)
+    filled = Node("large", {"CPU": 8.0}, free={"CPU": 1.0, "memory": 1.0})
+    assert choose_node(need, [SMALL, LARGE], []) == "large"
+    assert choose_node(need, [SMALL, filled], []) == "small"
+    assert choose_node(need, [SMALL, filled], [], avoid=["small"]) == "small"
+    assert choose_node(need, [filled], []) == "large"
+    assert choose_node(need, [Node("large", {"CPU": 8.0}, free={"CPU": 2.0})], []) == "large"
+
+
 def test_what_is_placed_on_a_node_that_is_gone_counts_nowhere() -> None:
     assert choose_node(Need({"CPU": 2.0}, 1), [SMALL], [("gone", {"CPU": 2.0})]) == "small"
 

@@ -2,7 +2,6 @@
 
 from importlib.metadata import version
 
-from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from elastrain.api import errors
@@ -11,11 +10,8 @@ from elastrain.api.measured import Measured
 from elastrain.api.replies import Reply
 from elastrain.api.routes import checkpoints, cluster, driver, feeds, health, jobs, packages, projects
 from elastrain.api.traced import Traced
+from elastrain.api.writers import Writers
 from elastrain.service.control import Control
-
-# drivers post hundreds of times a second and can wait: more at once would not be faster, and would stand
-# before the requests of users
-FACTS_AT_ONCE = 2
 
 
 def create_app(control: Control) -> FastAPI:
@@ -29,7 +25,7 @@ def create_app(control: Control) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.control = control
-    app.state.writing_facts = CapacityLimiter(FACTS_AT_ONCE)
+    app.state.writers = Writers(one_at_a_time=control.store.is_sqlite)
     app.add_middleware(Door, control=control)
     app.add_middleware(Measured, meters=control.meters)  # the last one is the outermost
     if control.tracing.on:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 
 from elastrain.api.schemas.service import Problem
+from elastrain.api.writers import Writers
 from elastrain.service.control import Control
 
 
@@ -14,7 +15,14 @@ async def control(request: Request) -> Control:
     return found
 
 
+async def writers(request: Request) -> Writers:
+    """Those who write into the store."""
+    found: Writers = request.app.state.writers
+    return found
+
+
 Service = Annotated[Control, Depends(control)]
+Writing = Annotated[Writers, Depends(writers)]
 JobId = Annotated[
     str,
     Path(

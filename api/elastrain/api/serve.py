@@ -17,14 +17,12 @@ from fastapi import FastAPI
 
 from elastrain.api.app import create_app
 from elastrain.api.metrics import counted_together
+from elastrain.service import interpreter
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.errors import Unavailable
 from elastrain.service.settings import Settings, SettingsError
 
-# how long a thread may compute before another one gets its turn; Python's own 5 ms are felt in every request
-# that is answered while the reconciler plans a long queue
-SWITCH_S = 0.001
 # until a process that does not answer is replaced; on a busy machine it is seconds in its imports
 PROCESS_SILENT_S = 60
 
@@ -51,6 +49,7 @@ def application() -> FastAPI:
     @asynccontextmanager
     async def serving(_: FastAPI) -> AsyncIterator[None]:
         with service:
+            interpreter.settle()
             yield
 
     app = create_app(service.control)
@@ -62,7 +61,7 @@ def begin() -> None:
     """What a process of the service sets up for itself."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    sys.setswitchinterval(SWITCH_S)
+    interpreter.share()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,7 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
             uvicorn.run("elastrain.api.serve:application", factory=True, **where, **OPTIONS)
         return 0
     with service:
-        server(service.control, asked.host, asked.port).run()
+        serving = server(service.control, asked.host, asked.port)
+        interpreter.settle()
+        serving.run()
     return 1  # it ended by itself: the port is taken, and the log says so
 
 

@@ -12,6 +12,7 @@ from elastrain.service.clock import SystemClock
 from elastrain.service.control import Control
 from elastrain.service.meters import Meters
 from elastrain.service.migrations import migrate
+from elastrain.service.pace import Troubles, repeat
 from elastrain.service.ray_jobs import RayJobs
 from elastrain.service.reconciler import Reconciler
 from elastrain.service.removal import Janitor
@@ -22,6 +23,8 @@ from elastrain.service.watch import Watch
 from elastrain.trainers.storage import Storage, StorageError, open_storage
 
 log = logging.getLogger(__name__)
+
+TIDY_EVERY_S = 1.0
 
 
 class Service:
@@ -57,6 +60,9 @@ class Service:
         janitor = Janitor(self._store, storage, settings, clock)
         watch = Watch(self._store, changes)
         parts = {"reconciler": self.reconciler.run, "janitor": janitor.run, "watch": watch.run}
+        parts |= {
+            "keeper": lambda stop: repeat(self._store.tidy, TIDY_EVERY_S, stop, "the store", Troubles())
+        }
         self._threads = [
             threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
             for name, run in parts.items()

@@ -11,7 +11,7 @@ from elastrain.service.clock import rfc3339
 from elastrain.service.errors import Invalid, NotFound
 from elastrain.service.finding import find
 from elastrain.service.jobs import ENDED, Status
-from elastrain.service.store import Store, Tx, attempts, feed, installation, jobs, metrics, training
+from elastrain.service.store import Store, Tx, attempts, feed, installation, jobs, metrics, queued, training
 from elastrain.service.store.rows import JobRow
 
 Json = dict[str, Any]
@@ -107,9 +107,8 @@ class Listings:
 
     def queue(self, actor: Actor) -> Json:
         with self._store.read() as tx:
-            rows, queue = jobs.in_status(tx, [Status.QUEUED]), self._views.queue(tx)
-        placed = sorted(rows, key=queue.place)
-        return _page([views.queue_item(row, queue) for row in placed if actor.sees(row.project)])
+            rows, queue = queued.shown(tx, actor.project), self._views.queue(tx)
+        return _page([views.queue_item(row, queue) for row in sorted(rows, key=queue.place)])
 
 
 def find_checkpoint(tx: Tx, row: JobRow, step: int | str) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from elastrain.service import points
 from elastrain.service.changes import Changes
 from elastrain.service.commands import want
 from elastrain.service.jobs import Desired, Reason, Signal, Status, advance
@@ -16,11 +17,15 @@ from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wa
 from elastrain.service.scheduling.asks import BEHIND
 from elastrain.service.scheduling.ceiling import Shape
 from elastrain.service.scheduling.order import BREATH
-from elastrain.service.store import Store, Tx, feed, jobs, plans
-from elastrain.service.store.rows import JobRow
+from elastrain.service.store import Store, Tx, feed, jobs, plans, queued
+from elastrain.service.store.rows import JobRow, WaitingRow
 
 # a job that was preempted says so until it runs again, whatever it waits for meanwhile
 KEPT = dict.fromkeys((Reason.NO_CAPACITY, Reason.BEHIND_OTHER_JOBS, Reason.RAY_UNREACHABLE), Reason.PREEMPTED)
+# jobs in one statement
+AT_ONCE = 200
+# (reason until now, version of what is desired, reason, message, short of) -> the jobs
+Silent = dict[tuple[str, int, Reason, str, int], list[WaitingRow]]
 
 
 class Placement:
@@ -52,10 +57,14 @@ class Placement:
             wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
         if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
             return []
+        silent = _silent(known, wanted)
         try:
-            return self._write(known, made, wanted, now)
+            started = self._write(known, made, wanted, silent, now)
         except plans.NotOurTurn:
             return []  # the next round sees what the other process has done
+        points.reach("the plan is written")
+        self._tell_why(silent, breathe)
+        return started
 
     def _plan(
         self,
@@ -81,22 +90,38 @@ class Placement:
         names = {name for _, held in self._lately for name in held}
         return {name: max(held.get(name, 0.0) for _, held in self._lately) for name in names}
 
-    def _write(self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], now: float) -> list[str]:
+    def _write(
+        self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], silent: Silent, now: float
+    ) -> list[str]:
+        """All that is an event of a job, together with the plan."""
         started, waited_s = list[str](), list[float]()
+        alone = wanted.keys() - {row.id for rows in silent.values() for row in rows}
         with self._store.write() as tx:
             plans.take_turn(tx, known.plan.version, made.queue, made.first, now)
-            for id, answer in wanted.items():
-                current = jobs.lock(tx, id)
+            for id in [id for id in wanted if id in alone]:
+                current, answer = jobs.lock(tx, id), wanted[id]
                 if known.still(current):
                     _write(tx, current, answer, now)
                     if current.status is Status.QUEUED and isinstance(answer, Grant):
                         started.append(id)
                         waited_s.append(now - current.since)
-        for id in wanted:
+        for id in alone:
             self._changes.tell(id)
         for seconds in waited_s:
             self._meters.queue_s.observe(max(0.0, seconds))
         return started
+
+    def _tell_why(self, silent: Silent, breathe: Callable[[], None]) -> None:
+        """Jobs that wait alike are told so in one statement, and submits go between two of those."""
+        for said, rows in silent.items():
+            for first in range(0, len(rows), AT_ONCE):
+                some = rows[first : first + AT_ONCE]
+                with self._store.write() as tx:
+                    queued.tell_why(tx, [row.id for row in some], some[0], *said[2:])
+                points.reach("some are told why they wait")
+                for row in some:
+                    self._changes.tell(row.id)
+                breathe()
 
 
 def _news(
@@ -118,6 +143,19 @@ def _news(
             new = isinstance(answer, Preempt) or answer.workers != before
         if new:
             found[job] = answer
+    return found
+
+
+def _silent(known: facts.Facts, wanted: Mapping[str, Answer]) -> Silent:
+    """Those that wait on, and for which nothing happens but that it is said why: thousands, after a while
+    without rounds."""
+    found: Silent = {}
+    for id, answer in wanted.items():
+        if isinstance(answer, Wait):
+            row = known.waiting[id]
+            said = _waiting(row.reason, answer)
+            if said[0] in (row.reason, Reason.BEHIND_OTHER_JOBS):
+                found.setdefault((row.reason, row.desired_version, *said), []).append(row)
     return found
 
 

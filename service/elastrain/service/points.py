@@ -13,6 +13,8 @@ from elastrain.service.decide import Action
 INNER = (
     "looked",  # Ray was asked
     "a timeout is noted",
+    "the plan is written",  # with what is an event of a job
+    "some are told why they wait",  # and others not yet
     "placed",  # the scheduler's answers are written
     "ray has the driver",  # and nobody has written that down
     "the stop is noted",  # and Ray is not asked yet

@@ -11,9 +11,9 @@ from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock, rfc3339
 from elastrain.service.errors import Conflict, NotFound
 from elastrain.service.idempotency import Once
-from elastrain.service.scheduling import Ask, Stage, facts
+from elastrain.service.scheduling import Ask, facts
 from elastrain.service.scheduling.usage import share_of
-from elastrain.service.store import Store, Tx, installation, projects
+from elastrain.service.store import Store, Tx, installation, projects, queued
 from elastrain.service.store.rows import ProjectRow
 
 Json = dict[str, Any]
@@ -67,36 +67,35 @@ class Projects:
     def listed(self, actor: Actor) -> Json:
         """Those that were made, and those that have jobs."""
         with self._store.read() as tx:
-            known = facts.read(tx, self._clock.now())
-        rows = {row.name: row for row in known.projects}
-        names = sorted({DEFAULT, *rows, *(ask.project for ask in known.asks)})
+            running, waiting, known = facts.running(tx), queued.by_project(tx), projects.every(tx)
+        rows = {row.name: row for row in known}
+        names = sorted({DEFAULT, *rows, *waiting, *(ask.project for ask in running)})
         items = [_view(rows.get(name) or _unlimited(name)) for name in names if actor.sees(name)]
         return {"items": items, "next_cursor": None}
 
     def usage(self, actor: Actor) -> Json:
         """What the scheduler counts against quotas and shares."""
         with self._store.read() as tx:
-            known = facts.read(tx, self._clock.now())
+            running, waiting, known = facts.running(tx), queued.by_project(tx), projects.every(tx)
             seen = installation.read(tx, "cluster")
         total: Counter[str] = Counter()
         for node in seen[1]["nodes"] if seen else ():
             total.update(node["resources"] if node["alive"] else {})
-        rows = {row.name: row for row in known.projects}
+        rows = {row.name: row for row in known}
         asks: defaultdict[str, list[Ask]] = defaultdict(list)
-        for ask in known.asks:
+        for ask in running:
             asks[ask.project].append(ask)
-        names = sorted({DEFAULT, *rows, *asks})
+        names = sorted({DEFAULT, *rows, *waiting, *asks})
         items = [
-            _usage(rows.get(name) or _unlimited(name), asks[name], total)
+            _usage(rows.get(name) or _unlimited(name), asks[name], waiting.get(name, (0, 0)), total)
             for name in names
             if actor.sees(name)
         ]
         return {"items": items, "next_cursor": None}
 
 
-def _usage(row: ProjectRow, asks: list[Ask], total: Mapping[str, float]) -> Json:
-    running = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
-    waiting = [ask for ask in asks if ask.stage in (Stage.WAITING, Stage.RESTING)]
+def _usage(row: ProjectRow, running: list[Ask], waiting: tuple[int, int], total: Mapping[str, float]) -> Json:
+    """waiting: (jobs, workers that they need to start)"""
     workers = sum(ask.holds + ask.servers for ask in running)
     used: defaultdict[str, float] = defaultdict(float)
     for name, amount in (item for ask in running for item in ask.whole(ask.holds).items()):
@@ -109,7 +108,7 @@ def _usage(row: ProjectRow, asks: list[Ask], total: Mapping[str, float]) -> Json
             "gpus": used.get("GPU", 0.0),
             "cpus": used.get("CPU", 0.0),
         },
-        "waiting": {"jobs": len(waiting), "workers": sum(ask.min + ask.spares for ask in waiting)},
+        "waiting": {"jobs": waiting[0], "workers": waiting[1]},
         "share": round(share_of(used, total), 4),
         "weight": row.weight,
         "quota": {"workers": row.quota_workers, "gpus": row.quota_gpus},

@@ -24,9 +24,10 @@ from elastrain.service.look import Look, Looker
 from elastrain.service.meters import Meters
 from elastrain.service.moves import Moves
 from elastrain.service.outage import Outage
-from elastrain.service.pace import Pace, Troubles, cause
+from elastrain.service.pace import Breath, Pace, Troubles, cause
 from elastrain.service.placement import Placement
 from elastrain.service.ray_jobs import ENDED, Ray, RayRefused, RayUnreachable
+from elastrain.service.scheduling.order import BREATH
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, installation, jobs
 from elastrain.service.store.rows import AttemptRow, JobRow
@@ -129,8 +130,9 @@ class Reconciler:
         else:
             self._meters.troubles.labels("ray").inc()
             self._troubles.begin("Ray", look.error)
+        breathe = Breath()
         with self._store.read() as tx:  # after the look: what Ray shows was written down before
-            active, open_attempts = jobs.in_status(tx, ACTIVE), attempts.not_ended(tx)
+            active, open_attempts = jobs.in_status(tx, ACTIVE, breathe), attempts.not_ended(tx)
         self._meters.passes(active, self._clock.now())
         self._tell_moves(open_attempts, look)
         self._outage.round(look.error, active)
@@ -144,7 +146,9 @@ class Reconciler:
             if row.id not in waits:
                 self._advance(row.id, None, look)
         rows = {row.id: row for row in active}
-        for attempt in open_attempts:
+        for number, attempt in enumerate(open_attempts, start=1):
+            if not number % BREATH:
+                breathe()
             if not self._rests(rows.get(attempt.job), attempt, look):
                 self._advance(attempt.job, attempt.number, look)
         with self._tracing.span("place jobs"):

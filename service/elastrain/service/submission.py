@@ -13,6 +13,7 @@ from elastrain.service.errors import FieldError, Forbidden, Invalid
 from elastrain.service.finding import find
 from elastrain.service.idempotency import Once
 from elastrain.service.origins import begun_from
+from elastrain.service.pace import Breath
 from elastrain.service.packages import Packages
 from elastrain.service.scheduling import Grant, Wait, facts
 from elastrain.service.store import Store, Tx, feed, fresh, installation
@@ -40,6 +41,7 @@ class Submission:
         self._packages = packages
         self._views = job_views
         self._driver_cpu = driver_cpu
+        self._known = facts.Known()
         self._clock = clock
         self._changes = changes
 
@@ -76,13 +78,13 @@ class Submission:
     def dry_run(self, data: Mapping[str, Any], actor: Actor) -> Json:
         spec = self._checked(data, actor)
         self._package_must_exist(spec, actor)
-        now = self._clock.now()
+        now, breathe = self._clock.now(), Breath()
         with self._store.read() as tx:
             dumped = begun_from(tx, spec, actor).model_dump(mode="json")
             seen = installation.read(tx, "cluster")
-            known = facts.read(tx, now)
+            known = facts.read(tx, now, self._known, breathe)
         ask = facts.new_ask("(this job)", dumped, now)
-        answer = facts.plan_one(ask, known, seen[1] if seen else None, self._driver_cpu)
+        answer = facts.plan_one(ask, known, seen[1] if seen else None, self._driver_cpu, breathe)
         granted = isinstance(answer, Grant)
         return {
             "spec": dumped,

@@ -8,7 +8,6 @@ Written down before Ray is asked, so a service that is killed anywhere goes on w
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 
@@ -21,10 +20,10 @@ from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, Ray, Ray
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, Tx, attempts, feed, jobs, training
 from elastrain.service.store.rows import AttemptRow, JobRow
+from elastrain.trainers import receipt_line
 
 log = logging.getLogger(__name__)
 
-MARK = "ELASTRAIN-RECEIPT "  # as trainers/ray_sweep.py writes it
 AGAIN_S = (2.0, 5.0, 15.0, 30.0)  # before the 2nd, 3rd ... search
 # a job that goes on does not depend on it; one that is to be cancelled waits for as long as it takes
 AT_MOST = 5
@@ -67,7 +66,7 @@ class Sweeps:
         if job is not None and job.status not in ENDED:
             self._ray.stop(id)
             points.reach("the overdue search is stopped")
-        found = _find(self._ray.logs(id))
+        found = receipts.read(receipt_line.find(self._ray.logs(id)))
         left = "the search itself failed" if found is None else receipts.open_points(found)
         now = self._clock.now()
         with self._store.write() as tx:
@@ -107,14 +106,3 @@ def _again(tx: Tx, row: JobRow, attempt: AttemptRow, left: str, at: float) -> No
     if row.status is Status.CANCELLING:
         message = f"Not everything of attempt {attempt.number} is gone yet: {left}; searching again"
         jobs.change(tx, row.id, message=message)
-
-
-def _find(log_text: str) -> receipts.Json | None:
-    """The receipt in the log of a search."""
-    for line in reversed(log_text.splitlines()):
-        if line.startswith(MARK):
-            try:
-                return receipts.read(json.loads(line.removeprefix(MARK)))
-            except ValueError:
-                return None
-    return None

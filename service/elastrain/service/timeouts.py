@@ -13,16 +13,10 @@ from elastrain.service.store import Store, jobs
 from elastrain.service.store.rows import JobRow
 
 
-def active_s(row: JobRow, now: float) -> float:
-    """Seconds in starting and running."""
-    counts = row.status in (Status.STARTING, Status.RUNNING)
-    return row.active_s + (max(0.0, now - row.since) if counts else 0.0)
-
-
 def overdue(row: JobRow, now: float) -> bool:
     limit_s = row.spec.get("timeout_s")
     counts = row.status in (Status.STARTING, Status.RUNNING)
-    return counts and limit_s is not None and active_s(row, now) > float(limit_s)
+    return counts and limit_s is not None and row.active_until(now) > float(limit_s)
 
 
 class Timeouts:
@@ -39,7 +33,7 @@ class Timeouts:
                 row, now = jobs.lock(tx, row.id), self._clock.now()
                 if not overdue(row, now) or not (move := advance(row.status, Signal.OVERTIME)):
                     continue
-                limit_s, used_s = float(row.spec["timeout_s"]), active_s(row, now)
+                limit_s, used_s = float(row.spec["timeout_s"]), row.active_until(now)
                 message = f"It was starting and running for {used_s:.0f} s, and timeout_s is {limit_s:g}"
                 want(tx, row, move, Desired.CANCEL, message, "service", now)
             points.reach("a timeout is noted")

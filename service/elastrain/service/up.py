@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from elastrain.service import interpreter
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.errors import Unavailable
@@ -113,6 +114,7 @@ def down(home_path: Path, say: Say) -> int:
 
 def _run(home: Home, serve: Serve, wishes: Wishes, say: Say, stack: ExitStack) -> int:
     _log_to(home.logs / "service.log")
+    interpreter.share()
     asked = _AskedToStop()
     stack.enter_context(asked.handlers())
     bound = stack.enter_context(_own_port(home, wishes))
@@ -124,6 +126,7 @@ def _run(home: Home, serve: Serve, wishes: Wishes, say: Say, stack: ExitStack) -
     service = stack.enter_context(Service(settings))
     service.control.auth.ensure_admin_token(home.token_file)
     serving = stack.enter_context(_serving(serve, service.control, wishes.host, bound))
+    interpreter.settle()
     url = _announce(home, wishes.host, bound)
     say(_greeting(home, url, head))
     while not asked.once.wait(ROUND_S):

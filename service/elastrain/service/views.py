@@ -10,12 +10,13 @@ from typing import Any
 from elastrain.service.clock import Clock, rfc3339
 from elastrain.service.jobs import Reason, Status, allowed_actions
 from elastrain.service.retention import Retention
-from elastrain.service.store import Tx, attempts, fresh, jobs, leftovers, metrics, plans
+from elastrain.service.store import Tx, attempts, fresh, jobs, leftovers, metrics, plans, queued
 from elastrain.service.store.feed import Event, Point
 from elastrain.service.store.plans import PlanRow
-from elastrain.service.store.rows import AttemptRow, JobRow, SegmentRow, TransitionRow
+from elastrain.service.store.rows import AttemptRow, JobRow, QueuedRow, SegmentRow, TransitionRow
 
 Json = dict[str, Any]
+Queued = JobRow | QueuedRow
 
 # pages of Ray's dashboard: the newest attempt's own one, those of all actors (ours begin with the job's name)
 # and of all metrics (ours begin with elastrain_job)
@@ -43,10 +44,10 @@ class JobViews:
         tried = [row.id for row in rows if row.attempt]  # others have no metrics
         history, latest = jobs.history(tx, ids), metrics.latest(tx, tried) if tried else {}
         current, notices = attempts.current(tx, tried), self._notices(tx, rows)
-        queued = self.queue(tx) if any(row.status is Status.QUEUED for row in rows) else None
+        queue = self.queue(tx) if any(row.status is Status.QUEUED for row in rows) else None
         return [
             {
-                **_core(row, queued, history[row.id]),
+                **_core(row, queue, history[row.id]),
                 "warnings": [*row.warnings, *notices.get(row.id, ())],
                 "metrics": {"latest": latest.get(row.id, {})},
                 **self._of_attempt(current.get(row.id)),
@@ -59,7 +60,7 @@ class JobViews:
         the very moment in which others came.
         """
         plan, places = self._planned(tx)
-        last = len(places) + jobs.queued_before(tx, plan.at, row) + 1
+        last = len(places) + queued.before(tx, plan.at, row) + 1
         queue = Queue(places, {row.id: last}, plan.first)
         shown = _core(row, queue, fresh.history(row))
         return {**shown, "metrics": {"latest": {}}, **self._of_attempt(None)}
@@ -74,7 +75,7 @@ class JobViews:
     def queue(self, tx: Tx) -> Queue:
         """As it was planned last, with those behind that were queued since."""
         plan, places = self._planned(tx)
-        newer = [id for id in jobs.queued_since(tx, plan.at) if id not in places]
+        newer = [id for id in queued.since(tx, plan.at) if id not in places]
         more = {id: place for place, id in enumerate(newer, start=len(places) + 1)}
         return Queue(places, more, plan.first)
 
@@ -103,18 +104,18 @@ class Queue:
     newer: Mapping[str, int]
     first: str | None
 
-    def place(self, row: JobRow) -> int:
+    def place(self, row: Queued) -> int:
         """One that is in neither was queued in this very moment, or by a process with another clock."""
         last = len(self.places) + len(self.newer)
         return self.places.get(row.id) or self.newer.get(row.id) or last + 1
 
-    def why(self, row: JobRow) -> str | None:
+    def why(self, row: Queued) -> str | None:
         """The sentence that tells what the job waits for, wherever it is told."""
         behind = row.reason == Reason.BEHIND_OTHER_JOBS and self.first is not None
         return f"It waits behind {self.first}" if behind else row.message
 
 
-def queue_item(row: JobRow, queue: Queue) -> Json:
+def queue_item(row: Queued, queue: Queue) -> Json:
     return {
         "id": row.id,
         "name": row.name,
@@ -127,11 +128,11 @@ def queue_item(row: JobRow, queue: Queue) -> Json:
     }
 
 
-def _short_of(row: JobRow) -> Json | None:
+def _short_of(row: Queued) -> Json | None:
     """What it lacks for its minimum, counted in workers and in the GPUs that they take."""
     if not row.short_of:
         return None
-    gpus = row.short_of * int(row.spec["resources"]["gpu"])
+    gpus = int(row.short_of * row.gpus_each)
     return {"workers": row.short_of, **({"gpus": gpus} if gpus else {})}
 
 

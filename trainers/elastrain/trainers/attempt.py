@@ -115,7 +115,7 @@ class Attempt:
             await self.coordinator.close()
             return Outcome("failed", 0, "user", str(error))
         if found is not None:
-            self._feed(m.Restored(found[1]["step"], own=found[1]["job"] == self.job))
+            self._feed(m.Restored(found[1]["step"], own=self.checkpoints.own(found[1])))
         self.tally.progress("starting", self.machine)
         ticker = asyncio.create_task(self._tick())
         try:

@@ -51,6 +51,10 @@ class Checkpoints:
         self.plan: Plan | None = None
         self.source_step: int | None = None  # of the other job's checkpoint, once that was offered
 
+    def own(self, manifest: Json) -> bool:
+        """Whether it is of this job, and not of the one that it begins from."""
+        return bool(manifest["job"] == self.job)
+
     # ---- saving -----------------------------------------------------------------------------
 
     def arrived(self, message: Json, workers: tuple[str, ...]) -> Pending | None:

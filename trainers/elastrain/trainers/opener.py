@@ -80,7 +80,7 @@ class Opener:
             return
         prefix, manifest = found if found is not None else ("", None)
         cursor = Cursor.from_json(manifest["cursor"]) if manifest is not None else Cursor()
-        own = manifest is None or manifest["job"] == self.checkpoints.job
+        own = manifest is None or self.checkpoints.own(manifest)
         cursor = replace(cursor, rollbacks=self._rollbacks(cursor, action.rewind, own))
         if self.machine.phase is Phase.FORMING and self.machine.generation.number == action.generation:
             self.tally.restored(cursor)

@@ -12,11 +12,12 @@ EPSILON = 1e-6  # Ray counts in units of 1/10000
 
 @dataclass(frozen=True)
 class Node:
-    """A living node: what it has in all, and its labels."""
+    """A living node: what it has in all, its labels, and what of it nobody uses now, if that is known."""
 
     id: str
     total: Resources
     labels: Mapping[str, str] = field(default_factory=dict)
+    free: Resources | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def choose_node(
     """The id of the node with the most room left that the whole group fits on; None if there is none.
 
     placed: (node, resources) of the attempt's groups that are there. avoid: nodes to take only if all others
-    are too small, such as those where a group was lost.
+    are too small, such as those where a group was lost. A node that others fill comes last: what Ray says of
+    that is late, and they may be about to leave.
     """
     left = {node.id: dict(node.total) for node in nodes}
     groups = dict.fromkeys(left, 0)
@@ -58,7 +60,10 @@ def choose_node(
 
     fitting = [node.id for node in nodes if could_hold(node, need) and _fits(need.total, left[node.id])]
     # spread over nodes: each is a failure domain of its own
-    best = [(node in avoid, groups[node], -left[node].get("CPU", 0.0), node) for node in fitting]
+    full = {node.id for node in nodes if node.free is not None and not _fits(need.total, node.free)}
+    best = [
+        (node in full, node in avoid, groups[node], -left[node].get("CPU", 0.0), node) for node in fitting
+    ]
     return min(best)[-1] if best else None
 
 

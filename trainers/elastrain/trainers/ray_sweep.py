@@ -9,7 +9,6 @@ as a Ray Job of its own, and reads the receipt from the job's log: that needs no
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -20,13 +19,13 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import ray
+from elastrain.trainers import receipt_line
 from elastrain.trainers.ray_nodes import living_nodes
 from elastrain.trainers.sweep import sweep
 
 log = logging.getLogger(__name__)
 
 NODE_S = 20.0  # for all nodes together: a worker process of Ray's may have to be started on each
-RECEIPT = "ELASTRAIN-RECEIPT "  # begins the line of the log that holds it
 
 Json = dict[str, Any]
 
@@ -70,7 +69,7 @@ def main(tag: str) -> int:
     searched, unsearched = sweep_nodes(tag, others, workers_only=False)
     alive = {node.id for node in living_nodes()}
     found = receipt([mine, *searched], alive.intersection(unsearched), time.monotonic() - began)
-    print(RECEIPT + json.dumps(found), flush=True)
+    print(receipt_line.write(found), flush=True)
     return 0
 
 

@@ -6,11 +6,10 @@ import time
 from functools import partial
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Body, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from elastrain.api.asking import Service, refusals
+from elastrain.api.asking import Service, Writing, refusals
 from elastrain.api.door import driver_token
 from elastrain.api.replies import Reply
 from elastrain.service.changes import orders
@@ -30,10 +29,9 @@ def claim(service: Service, message: Message) -> Reply:
 
 
 @router.post("/facts")
-async def facts(service: Service, request: Request, message: Message) -> Reply:
+async def facts(service: Service, writers: Writing, request: Request, message: Message) -> Reply:
     """Takes facts in order; those that are known already are passed over."""
-    write = partial(service.driver_facts, driver_token(request), message)
-    return Reply(await to_thread.run_sync(write, limiter=request.app.state.writing_facts))
+    return Reply(await writers.facts(partial(service.driver_facts, driver_token(request), message)))
 
 
 @router.get("/desired")

@@ -1,10 +1,12 @@
 """Jobs: submit, list, look at, change, cancel, and the workers and generations that they have."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
+from starlette.concurrency import run_in_threadpool
 
-from elastrain.api.asking import Cursor, IdempotencyKey, JobId, Limit, Service, refusals
+from elastrain.api.asking import Cursor, IdempotencyKey, JobId, Limit, Service, Writing, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.jobs import Cancelled, DryRun, Job, JobPage, JobPatch
@@ -36,8 +38,9 @@ SPEC_EXAMPLE = {
         200: {"model": Job | DryRun, "description": "Known already, or a dry run"},
     },
 )
-def submit(
+async def submit(
     service: Service,
+    writers: Writing,
     asker: Asker,
     spec: Annotated[dict[str, Any], Body(examples=[SPEC_EXAMPLE])],
     idempotency_key: IdempotencyKey = None,
@@ -45,8 +48,9 @@ def submit(
 ) -> Reply:
     """Stores a job, to be scheduled; with `dry_run` only says what would happen."""
     if dry_run:
-        return Reply(service.dry_run(spec, actor=asker))
-    job, created = service.submit(spec, actor=asker, idempotency_key=idempotency_key)
+        return Reply(await run_in_threadpool(service.dry_run, spec, actor=asker))
+    write = partial(service.submit, spec, actor=asker, idempotency_key=idempotency_key)
+    job, created = await writers.submit(write)
     headers = {"Location": f"/v1/jobs/{job['id']}"}
     return Reply(job, status_code=201 if created else 200, headers=headers)
 

@@ -23,7 +23,7 @@ from elastrain.service.scheduling.ceiling import Shape, addable
 from elastrain.service.scheduling.curve import curve_of
 from elastrain.service.scheduling.order import BREATH
 from elastrain.service.scheduling.plan import plan
-from elastrain.service.store import Tx, attempts, jobs, plans, projects, training
+from elastrain.service.store import Tx, attempts, jobs, plans, projects, queued, training
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow
 from elastrain.trainers.spec import SERVER_CPU
@@ -72,13 +72,14 @@ class Known:
         self, tx: Tx, rows: Sequence[WaitingRow], breathe: Callable[[], None] = lambda: None
     ) -> list[Ask]:
         """What a spec says about its job's size stays as it is for as long as the job waits."""
-        specs = jobs.specs(tx, [row.id for row in rows if row.id not in self._asks])
+        known = self._asks  # another thread may be here as well
+        specs = queued.specs(tx, [row.id for row in rows if row.id not in known])
         found: dict[str, tuple[tuple[Any, ...], Ask]] = {}
         for number, row in enumerate(rows):
             if not number % BREATH:
                 breathe()
             asked = (row.priority, row.queued_at, row.workers_min, row.workers_max, row.curve)
-            before = self._asks.get(row.id)
+            before = known.get(row.id)
             if before is None or before[0] != asked:
                 base = new_ask(row.id, specs[row.id], row.queued_at) if before is None else before[1]
                 before = (asked, _ask_of(row, base))
@@ -89,15 +90,19 @@ class Known:
 
 def read(tx: Tx, now: float, known: Known | None = None, breathe: Callable[[], None] = lambda: None) -> Facts:
     """A job whose last driver is still leaving rests, and so does one that waits for its next attempt."""
-    active, waiting = jobs.in_status(tx, ACTIVE), jobs.waiting(tx)
+    active, waiting = jobs.in_status(tx, ACTIVE, breathe), queued.rows(tx, breathe)
     leaving = {attempt.job for attempt in attempts.with_driver(tx)}
-    places = training.places(tx)
-    asks = [_active_ask(row, places.get(row.id, ())) for row in active]
+    asks = _active_asks(tx, active)
     for row, ask in zip(waiting, (known or Known()).asks(tx, waiting, breathe), strict=True):
         rests = row.id in leaving or row.next_attempt_at > now
         asks.append(replace(ask, stage=Stage.RESTING) if rests else ask)
     rows = {row.id: row for row in active}, {row.id: row for row in waiting}
     return Facts(*rows, asks, projects.every(tx), plans.read(tx))
+
+
+def running(tx: Tx) -> list[Ask]:
+    """What those ask that have workers, or are giving them back."""
+    return _active_asks(tx, jobs.in_status(tx, ACTIVE))
 
 
 def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
@@ -129,6 +134,11 @@ def _ask_of(row: JobRow | WaitingRow, base: Ask) -> Ask:
         priority=row.priority,
         curve=curve_of(row.curve["points"] if row.curve else {}),
     )
+
+
+def _active_asks(tx: Tx, rows: Sequence[JobRow]) -> list[Ask]:
+    places = training.places(tx)
+    return [_active_ask(row, places.get(row.id, ())) for row in rows]
 
 
 def _active_ask(row: JobRow, places: Sequence[str]) -> Ask:
@@ -204,10 +214,16 @@ def ray_unreachable(detail: str) -> Wait:
     return Wait(Reason.RAY_UNREACHABLE, f"Ray cannot be reached: {detail}. The job starts once it is back")
 
 
-def plan_one(ask: Ask, facts: Facts, cluster: Mapping[str, Any] | None, driver_cpu: float) -> Answer:
+def plan_one(
+    ask: Ask,
+    facts: Facts,
+    cluster: Mapping[str, Any] | None,
+    driver_cpu: float,
+    breathe: Callable[[], None] = lambda: None,
+) -> Answer:
     """What a job would get if it were submitted now. cluster: as the reconciler last saw it."""
     if cluster is None or not cluster["reachable"]:
         return ray_unreachable(cluster["detail"] if cluster else "nobody has looked yet")
     ceiling = [Shape.of(item) for item in cluster.get("capacity_max") or ()]
     nodes = nodes_of(cluster["nodes"], facts.asks, driver_cpu, ceiling)
-    return plan([*facts.asks, ask], nodes, facts.policy(driver_cpu, ask.since)).answers[ask.id]
+    return plan([*facts.asks, ask], nodes, facts.policy(driver_cpu, ask.since), breathe).answers[ask.id]

@@ -30,6 +30,9 @@ BUSY_TIMEOUT_S = 30.0
 # SQLite's connections that are kept: as many as threads that answer requests, and a few. One beyond them is
 # opened and closed for a single question, which costs more than the question
 POOL = 50
+# pages of SQLite's log: from the first number on writers wait for a moment so that it can begin anew, and
+# from the second one whoever commits moves them into the file, if no service does (`Store.tidy`)
+LOG_PAGES, LOG_PAGES_ALONE = 16_000, 25_000
 # a PostgreSQL whose machine has vanished is given up after this long, by a new connection and by an open one
 POSTGRES = {
     "connect_timeout": 10,
@@ -88,6 +91,16 @@ class Store:
             except sqlite3.OperationalError as error:
                 raise OperationalError(how, None, error) from error
 
+    def tidy(self) -> None:
+        """Move what SQLite's log holds into its file. Whoever commits would have to do it otherwise, twice a
+        second under load, and all other writers would wait for the disk with him. Raises Unavailable."""
+        if not self.is_sqlite:
+            return
+        with reached(), self._engine.connect() as tx:
+            if _move_log(tx) >= LOG_PAGES:
+                with self._turn:  # only when all of it was moved does it begin anew
+                    _move_log(tx)
+
     def leads(self) -> bool:
         """Whether this process is the one that moves the jobs. Raises Unavailable."""
         with reached():
@@ -96,6 +109,12 @@ class Store:
     def close(self) -> None:
         self._leadership.release()
         self._engine.dispose()
+
+
+def _move_log(tx: Tx) -> int:
+    """Beside those who read and write. -> pages in the log"""
+    _busy, pages, _moved = tx.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+    return int(pages)
 
 
 @contextmanager
@@ -142,6 +161,9 @@ def make_engine(url: str) -> Engine:
         max_overflow=60,
         **JSON,
     )
+    # many rows in one statement, not in one call for each: SQLite gives the interpreter up at every step, and
+    # whoever holds the writers' turn waits for it again
+    engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
 
@@ -168,7 +190,12 @@ JSON: dict[str, Any] = {"json_serializer": written, "json_deserializer": parsed}
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # BEGIN is ours, see _begin_sqlite
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        f"wal_autocheckpoint={LOG_PAGES_ALONE}",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

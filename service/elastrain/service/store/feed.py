@@ -50,16 +50,9 @@ def take_positions(tx: Tx, job: str, count: int = 1) -> int:
 
 def add_event(tx: Tx, job: str, type: str, message: str, data: dict[str, Any], at: float) -> int:
     position = take_positions(tx, job)
-    put_event(tx, job, position, type, message, data, at)
-    return position
-
-
-def put_event(
-    tx: Tx, job: str, position: int, type: str, message: str, data: dict[str, Any], at: float
-) -> None:
-    """At a position that was taken."""
     values = {"job": job, "position": position, "at": at, "type": type, "message": message, "data": data}
     tx.execute(_ADD, values)
+    return position
 
 
 def events_after(tx: Tx, job: str, after: int, limit: int) -> list[Event]:

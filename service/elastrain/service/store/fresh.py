@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
 from elastrain.service.jobs import Desired, Reason, Status
-from elastrain.service.store import feed, jobs
+from elastrain.service.store import jobs
 from elastrain.service.store.engine import Tx
 from elastrain.service.store.rows import JobRow, TransitionRow
+from elastrain.service.store.schema import events, transitions
 from elastrain.service.store.schema import jobs as table
-from elastrain.service.store.schema import transitions
 
 # what is written of every job at first
 _NEW: dict[str, Any] = {
@@ -44,7 +45,7 @@ _ABSENT: dict[str, Any] = dict.fromkeys(
     ("started_at", "finished_at", "message", "failed_by", "curve", "total_steps", "epoch", "eta_s")
 )
 _ABSENT |= {"samples_per_s": None, "deleted_at": None, "workers_held": 0, "grown_at": 0.0, "shrunk_at": 0.0}
-_INSERT, _NOTE = insert(table), insert(transitions)
+_INSERT, _NOTE, _EVENT = insert(table), insert(transitions), insert(events)
 
 
 class IdTaken(Exception):
@@ -55,29 +56,45 @@ def insert_new(
     tx: Tx, id: str, *, spec: dict[str, Any], actor: str, warnings: list[str], at: float
 ) -> JobRow:
     """A queued job, its first transition and event. Raises IdTaken."""
-    values = {
-        **_NEW,
-        "id": id,
-        "name": spec["name"],
-        "project": spec["project"],
-        "priority": spec["priority"],
-        "spec": spec,
-        "created_by": actor,
-        "workers_min": spec["workers"]["min"],
-        "workers_max": spec["workers"]["max"],
-        "warnings": warnings,
-    }
-    values |= dict.fromkeys(("created_at", "since", "queued_at", "desired_at"), at)
+    new = New.of(id, spec, actor, warnings, at)
     try:
-        tx.execute(_INSERT, values)
+        tx.execute(_INSERT, new.job)
     except IntegrityError as error:
         raise IdTaken(id) from error
     jobs.add_labels(tx, id, spec["labels"])
-    said = {"status": values["status"], "reason": values["reason"], "actor": actor}
-    tx.execute(_NOTE, {"job": id, "number": 1, "at": at, **said})
-    feed.put_event(tx, id, values["position"], "job.queued", "The job was submitted", said, at)
-    row = {**_ABSENT, **values, "status": Status.QUEUED, "desired": Desired.RUN}
+    tx.execute(_NOTE, new.transition)
+    tx.execute(_EVENT, new.event)
+    row = {**_ABSENT, **new.job, "status": Status.QUEUED, "desired": Desired.RUN}
     return JobRow(**row)
+
+
+@dataclass(frozen=True)
+class New:
+    """What a submit writes, beside the labels."""
+
+    job: dict[str, Any]
+    transition: dict[str, Any]
+    event: dict[str, Any]
+
+    @classmethod
+    def of(cls, id: str, spec: dict[str, Any], actor: str, warnings: list[str], at: float) -> New:
+        job = {
+            **_NEW,
+            "id": id,
+            "name": spec["name"],
+            "project": spec["project"],
+            "priority": spec["priority"],
+            "spec": spec,
+            "created_by": actor,
+            "workers_min": spec["workers"]["min"],
+            "workers_max": spec["workers"]["max"],
+            "warnings": warnings,
+        }
+        job |= dict.fromkeys(("created_at", "since", "queued_at", "desired_at"), at)
+        said = {"status": job["status"], "reason": job["reason"], "actor": actor}
+        event = {"job": id, "position": job["position"], "at": at, "type": "job.queued", "data": said}
+        event["message"] = "The job was submitted"
+        return cls(job, {"job": id, "number": 1, "at": at, **said}, event)
 
 
 def history(row: JobRow) -> list[TransitionRow]:

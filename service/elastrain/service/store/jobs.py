@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -12,12 +12,12 @@ from sqlalchemy import Integer, Row, Select, and_, bindparam, delete, func, inse
 from elastrain.service.jobs import ENDED, Desired, Reason, Status
 from elastrain.service.store import feed
 from elastrain.service.store.engine import Tx
-from elastrain.service.store.rows import JobRow, TransitionRow, WaitingRow
+from elastrain.service.store.rows import JobRow, TransitionRow
 from elastrain.service.store.schema import attempts, job_labels, transitions
 from elastrain.service.store.schema import jobs as table
 
-# ids in one question
-MANY = 500
+# rows that are made without a pause
+SOME = 20
 
 _NAMES = [field.name for field in fields(JobRow)]
 _STATUS, _DESIRED = _NAMES.index("status"), _NAMES.index("desired")
@@ -36,25 +36,10 @@ _CHANGE = update(table).where(table.c.id == bindparam("_id"))
 _NEXT_NOTE = select(func.coalesce(func.max(transitions.c.number), 0) + 1).where(
     transitions.c.job == bindparam("job")
 )
-_WAITING = select(*(table.c[name] for name in WaitingRow._fields)).where(
-    table.c.status == Status.QUEUED.value
-)
 _IN_STATUS = (
     select(*_COLUMNS)
     .where(table.c.status.in_(bindparam("statuses", expanding=True)))
     .order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)
-)
-_QUEUED_SINCE = (
-    select(table.c.id)
-    .where(table.c.status == Status.QUEUED.value, table.c.since >= bindparam("at"))
-    .order_by(table.c.priority.desc(), table.c.queued_at, table.c.id)
-)
-_BEFORE = select(func.count()).where(
-    table.c.status == Status.QUEUED.value,
-    table.c.since >= bindparam("at"),
-    table.c.since <= bindparam("since"),
-    table.c.priority >= bindparam("priority"),
-    table.c.id != bindparam("id"),
 )
 _HISTORY = (
     select(*(transitions.c[name] for name in ("job", "status", "reason", "at", "actor")))
@@ -145,40 +130,20 @@ def _page(statuses: bool, project: bool, labels: int, before: bool) -> Select[An
     return query.limit(bindparam("limit", type_=Integer))
 
 
-def in_status(tx: Tx, statuses: Iterable[Status]) -> list[JobRow]:
-    """In the order of the queue: higher priority first, then the longest waiting."""
-    asked = {"statuses": [status.value for status in statuses]}
-    return [_row(row) for row in tx.execute(_IN_STATUS, asked).all()]
+def in_status(tx: Tx, statuses: Iterable[Status], breathe: Callable[[], None] = lambda: None) -> list[JobRow]:
+    """In the order of the queue: higher priority first, then the longest waiting. breathe: is called now and
+    then, to let others compute."""
+    found: list[JobRow] = []
+    for part in tx.execute(_IN_STATUS, {"statuses": [status.value for status in statuses]}).partitions(SOME):
+        found += map(_row, part)
+        if len(part) == SOME:
+            breathe()
+    return found
 
 
 def alive(tx: Tx) -> list[JobRow]:
     """Every job that has not ended, in the order of the queue."""
     return in_status(tx, [status for status in Status if status not in ENDED])
-
-
-def waiting(tx: Tx) -> list[WaitingRow]:
-    """What changes about queued jobs, in no order. They are many, and looked at every second."""
-    return [WaitingRow._make(row) for row in tx.execute(_WAITING).all()]
-
-
-def specs(tx: Tx, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """{job: its spec}"""
-    found: dict[str, dict[str, Any]] = {}
-    for first in range(0, len(ids), MANY):
-        some = select(table.c.id, table.c.spec).where(table.c.id.in_(ids[first : first + MANY]))
-        found.update((id, spec) for id, spec in tx.execute(some).all())
-    return found
-
-
-def queued_since(tx: Tx, at: float) -> list[str]:
-    """Those that were queued at that time or later, in the order of priority and age."""
-    return list(tx.execute(_QUEUED_SINCE, {"at": at}).scalars().all())
-
-
-def queued_before(tx: Tx, at: float, row: JobRow) -> int:
-    """How many of those that were queued since then stand before a job that is queued only now."""
-    asked = {"at": at, "since": row.since, "priority": row.priority, "id": row.id}
-    return int(tx.execute(_BEFORE, asked).scalar_one())
 
 
 def counts(tx: Tx) -> dict[str, int]:
@@ -216,8 +181,7 @@ def move(
     elif status is Status.STARTING:
         held = values.get("workers_target", row.workers_target) + spares
         values = {"workers_active": 0, "workers_held": held, "eta_s": None, **values}
-    if row.status in (Status.STARTING, Status.RUNNING):
-        values = {"active_s": row.active_s + at - row.since, **values}
+    values = {"active_s": row.active_until(at), **values}
     if status is Status.RUNNING and row.started_at is None:
         values["started_at"] = at
     change(tx, row.id, status=status, reason=reason, message=message, since=at, **values)

@@ -7,11 +7,12 @@ step s, supersedes everything beyond s of older eras; at s itself a point supers
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from elastrain.service.store.engine import Tx
@@ -26,7 +27,7 @@ _TAKE = (
     .values(position=jobs.c.position + bindparam("_count"))
     .returning(jobs.c.position, jobs.c.era_attempt, jobs.c.era_epoch_no)
 )
-_ADD, _ADD_LATEST = insert(table), insert(metrics_latest)
+_ADD = insert(table)
 _LATEST_STEPS = select(metrics_latest.c.name, metrics_latest.c.step).where(
     metrics_latest.c.job == bindparam("job")
 )
@@ -36,11 +37,16 @@ _LATEST_OF = (
     .order_by(metrics_latest.c.name)
 )
 _LATEST = ("job", "name", "step", "value", "word", "attempt", "epoch_no")
-_SET_LATEST = (
-    update(metrics_latest)
-    .where(metrics_latest.c.job == bindparam("_job"), metrics_latest.c.name == bindparam("_name"))
-    .values({name: bindparam(f"_{name}") for name in _LATEST[2:]})
-)
+
+
+def _put_latest(dialect: Any) -> Any:
+    """The statement in one of the two dialects."""
+    new = dialect.insert(metrics_latest)
+    values = {name: new.excluded[name] for name in _LATEST[2:]}
+    return new.on_conflict_do_update(index_elements=["job", "name"], set_=values)
+
+
+_PUT_LATEST = {"sqlite": _put_latest(sqlite), "postgresql": _put_latest(postgresql)}
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class _Fresh:
         for (name, step), row in self._rows.items():
             if step >= max(self._known.get(name, -1), newest[name]["step"] if name in newest else -1):
                 newest[name] = row
-        _set_latest(self._tx, list(newest.values()), self._known)
+        _set_latest(self._tx, list(newest.values()))
 
 
 def series(
@@ -193,7 +199,7 @@ def _latest_back_to(tx: Tx, job: str, step: int) -> None:
         counts = (c.job == job) & (c.name == name) & c.superseded.is_(False)
         row = tx.execute(select(table).where(counts).order_by(c.step.desc()).limit(1)).first()
         if row is not None:
-            _set_latest(tx, [dict(row._mapping)], [name])
+            _set_latest(tx, [dict(row._mapping)])
         else:
             tx.execute(delete(metrics_latest).where((latest.job == job) & (latest.name == name)))
 
@@ -204,14 +210,10 @@ def _replace(tx: Tx, job: str, name: str, step: int) -> None:
     tx.execute(update(table).where(same).values(superseded=True))
 
 
-def _set_latest(tx: Tx, rows: Sequence[Mapping[str, Any]], known: Container[str]) -> None:
-    """known: the names that have a newest value already."""
-    old = [{f"_{name}": row[name] for name in _LATEST} for row in rows if row["name"] in known]
-    new = [{name: row[name] for name in _LATEST} for row in rows if row["name"] not in known]
-    if old:
-        tx.execute(_SET_LATEST, old)
-    if new:
-        tx.execute(_ADD_LATEST, new)
+def _set_latest(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One row per name."""
+    if rows:
+        tx.execute(_PUT_LATEST[tx.dialect.name], [{name: row[name] for name in _LATEST} for row in rows])
 
 
 def _samples(tx: Tx, job: str, name: str, from_step: int, points: int) -> list[Sample]:

@@ -61,6 +61,29 @@ class JobRow:
     pinned: bool
     deleted_at: float | None
 
+    def active_until(self, at: float) -> float:
+        """Seconds in starting and running, over all attempts since it was last retried."""
+        counts = self.status in (Status.STARTING, Status.RUNNING)
+        return self.active_s + (max(0.0, at - self.since) if counts else 0.0)
+
+    @property
+    def gpus_each(self) -> float:
+        """Per worker."""
+        return float(self.spec["resources"]["gpu"])
+
+
+class QueuedRow(NamedTuple):
+    """What is shown of a job in the queue: of a long one the specs are not read. gpus_each: per worker."""
+
+    id: str
+    name: str
+    project: str
+    priority: int
+    reason: str
+    message: str | None
+    short_of: int
+    gpus_each: float
+
 
 class WaitingRow(NamedTuple):
     """What the scheduler asks about a queued job in each round."""
