@@ -143,7 +143,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"strategy": "gossip", "aggregate": "moments"}, "/aggregate", "moments goes with all_reduce"),
     ({"clip_value": 0}, "/clip_value", "must be more than 0, got 0"),
     ({"clip_value": 1.0, "aggregate": "moments"}, "/clip_value", "moments cannot be clipped by value"),
-    ({"resources": {"cpu": 0}}, "/resources/cpu", "must be more than 0"),
+    ({"resources": {"cpu": 0}}, "/resources/cpu", "must be at least 0.01"),
     ({"retries": -1}, "/retries", "must be at least 0"),
     ({"priority": 1.5}, "/priority", "must be a whole number"),
     ({"env": {"A": 1}}, "/env/A", "must be text, got 1: put it in quotes"),

@@ -17,7 +17,9 @@ from elastrain.trainers.spec_errors import FieldError, SpecError, translate
 from elastrain.trainers.spec_fields import (
     Amount,
     Argument,
+    Cores,
     Count,
+    Crew,
     EnvName,
     EnvValue,
     Json,
@@ -29,6 +31,7 @@ from elastrain.trainers.spec_fields import (
     Positive,
     Section,
     Seed,
+    Spares,
     TaskPath,
 )
 from elastrain.trainers.spec_optimizers import (
@@ -40,6 +43,7 @@ from elastrain.trainers.spec_optimizers import (
     RMSpropSpec,
     SGDSpec,
 )
+from elastrain.trainers.spec_size import too_much
 from elastrain.trainers.spec_source import OUT_OF_ORDER as OUT_OF_ORDER
 from elastrain.trainers.spec_source import Source as Source
 from elastrain.trainers.spec_stability import LossSpike, NonFinite, Watch, decisive
@@ -88,16 +92,16 @@ class Batch(Section):
 class Workers(Section):
     """How many workers, and what fails together."""
 
-    min: Amount = Field(default=1, description="With fewer workers than this the job waits.")
-    max: Amount = Field(default=4, description="The job takes up to so many workers.")
-    per_group: Amount = Field(default=1, description="Workers that start and fail together.")
-    spares: Count = Field(default=0, description="Workers that stand by, warm: in groups of per_group.")
+    min: Crew = Field(default=1, description="With fewer workers than this the job waits.")
+    max: Crew = Field(default=4, description="The job takes up to so many workers.")
+    per_group: Crew = Field(default=1, description="Workers that start and fail together.")
+    spares: Spares = Field(default=0, description="Workers that stand by, warm: in groups of per_group.")
 
 
 class Resources(Section):
     """What each worker gets."""
 
-    cpu: Positive = Field(default=1.0, description="CPU cores; also the number of threads (at least 1).")
+    cpu: Cores = Field(default=1.0, description="CPU cores; also the number of threads (at least 1).")
     gpu: Count = Field(default=0, description="GPUs; 1 picks CUDA and NCCL.")
     memory: Amount | str | None = Field(default=None, description="Memory, in bytes or as in 8Gi.")
     accelerator: str | None = Field(default=None, description="Kind of accelerator.")
@@ -204,6 +208,8 @@ def parse_spec(data: Mapping[str, Any]) -> JobSpec:
     """The checked spec. Raises SpecError that names every fault which can be known here."""
     if not isinstance(data, Mapping):
         raise SpecError([{"pointer": "", "detail": "a job spec is a mapping of fields"}])
+    if (fault := too_much(data)) is not None:
+        raise SpecError([fault])
     if data.get("kind") == "ray_train":
         raise SpecError([{"pointer": "/kind", "detail": "ray_train is not supported yet: use train"}])
     try:

@@ -67,6 +67,9 @@ def _plain_json(value: Any) -> Any:
     return value
 
 
+# a plan hands out worker by worker, and of all who share a cluster one must not make it endless
+MOST_WORKERS = 10_000
+
 Number = Annotated[float, BeforeValidator(_yaml_number)]
 NotNegative = Annotated[Number, Field(ge=0)]
 Positive = Annotated[Number, Field(gt=0)]
@@ -74,6 +77,9 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Betas = Annotated[tuple[Fraction, Fraction], BeforeValidator(_pair)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Amount = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Crew = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+Spares = Annotated[int, Field(ge=0, le=MOST_WORKERS)]
+Cores = Annotated[Number, Field(ge=0.01, le=10**6)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 Name = Annotated[

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers.spec_errors import FieldError, show
@@ -9,6 +10,9 @@ from elastrain.trainers.spec_tasks import task_faults
 
 if TYPE_CHECKING:
     from elastrain.trainers.spec import JobSpec
+
+
+NAMED = 12  # remedies in one sentence
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,7 @@ def _batch(spec: "JobSpec") -> list[Fault]:
     size, microbatch = spec.batch.size, spec.batch.microbatch
     if size % microbatch == 0:
         return []
-    near = [n for n in range(1, size + 1) if size % n == 0]
-    best = min(near, key=lambda n: abs(n - microbatch))
+    best = _divisors(size, near=microbatch)[0]
     detail = f"{microbatch} does not divide batch.size {size}: use {best}, for example"
     return [_fault("/batch/microbatch", detail, "batch")]
 
@@ -222,7 +225,7 @@ def _local_sgd(spec: "JobSpec") -> list[Fault]:
         return []
     replicas = strategy.replicas or spec.microbatches
     if spec.microbatches % replicas:
-        fit = ", ".join(str(n) for n in range(1, spec.microbatches + 1) if spec.microbatches % n == 0)
+        fit = ", ".join(map(str, sorted(_divisors(spec.microbatches, near=replicas)[:NAMED])))
         detail = (
             f"{replicas} replicas cannot share the {spec.microbatches} microbatches of an inner step equally "
             f"(batch.size / batch.microbatch): use one of {fit}"
@@ -266,6 +269,12 @@ def _gossip(spec: "JobSpec") -> list[Fault]:
         return []
     detail = f"{spec.watch.norms} needs the whole gradient, which nobody has under gossip: use none"
     return [_fault("/watch/norms", detail, "watch", "strategy")]
+
+
+def _divisors(number: int, near: int) -> list[int]:
+    """The nearest first. A number may have ten digits: nobody counts up to it while a request waits."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)}, key=lambda n: (abs(n - near), n))
 
 
 def _fault(pointer: str, detail: str, *fields: str) -> Fault:
