@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,31 @@ def test_a_url_that_cannot_be_used_is_named(url: str) -> None:
 def test_a_folder_with_odd_characters_is_that_folder(tmp_path: Path) -> None:
     open_storage(f"file://{tmp_path}/my data?#1").put("k", b"v")
     assert (tmp_path / "my data?#1" / "k").read_bytes() == b"v"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a megabyte."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"a small disk cannot be made here: {made.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_named_with_its_size_and_room_that_comes_back_is_used(small_disk: Path) -> None:
+    storage = open_storage((small_disk / "objects").as_uri())
+    storage.put("first", b"x" * 700_000)
+    with pytest.raises(
+        StorageError, match=r"the disk of .*small disk.* is full \(\d MiB of 1 MiB used\)"
+    ) as caught:
+        storage.put("second", b"x" * 700_000)
+    assert caught.value.kind == "full"
+    assert [entry.key for entry in storage.list()] == ["first"], "nothing half of it is left"
+    storage.delete("first")
+    storage.put("second", b"x" * 700_000)
+    assert storage.size("second") == 700_000

@@ -50,7 +50,7 @@ LAST_FACTS_S = 60.0
 STORAGE_PATIENCE_S = 300.0
 STORAGE_AGAIN_S = 2.0
 # at the start, by the kind of trouble: keys may be rotated, a missing bucket is a mistake
-PATIENCE_WITH = {"unavailable": math.inf, "denied": 600.0}
+PATIENCE_WITH = {"unavailable": math.inf, "full": math.inf, "denied": 600.0}
 ENDS = {"pause": "paused", "preempt": "preempted", "cancel": "cancelled"}  # desired -> how the attempt ends
 
 

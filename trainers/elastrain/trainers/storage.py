@@ -8,8 +8,10 @@ exactly one writer win, which is what fences attempts, outcomes and manifests.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +31,8 @@ STREAM_BYTES = 4 * 1024**2
 
 
 class StorageError(Exception):
-    """The store could not do it; `kind` says why: missing_bucket, denied, bad_key, bad_url or unavailable."""
+    """The store could not do it; `kind` says why: missing_bucket, denied, full, bad_key, bad_url or
+    unavailable."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -243,6 +246,8 @@ def _translated(error: Exception, key: str, url: str, whose: Callable[[], str | 
         key_id = whose()
         by = f" to the key {key_id}" if key_id else ""
         return StorageError("denied", f"access to {where} was denied{by}: {_said(error)}")
+    if getattr(error, "errno", None) in _FULL or _FULL_TEXT.search(text):
+        return StorageError("full", f"{where} could not be written: {_fullness(url)}")
     if isinstance(error, ValueError) and not isinstance(error, obstore.exceptions.BaseError):
         return StorageError("bad_key", f"{key!r} cannot be a key: {_first_line(error)}")
     return StorageError("unavailable", f"{where} could not be reached: {_said(error)}")
@@ -251,6 +256,21 @@ def _translated(error: Exception, key: str, url: str, whose: Callable[[], str | 
 _DENIED = (obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
 # a listing that is refused has no kind of its own; AWS answers 400 to a token that has expired
 _DENIED_TEXT = re.compile(r"status code: 40[13]|ExpiredToken|InvalidAccessKeyId|RequestExpired")
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|InsufficientStorage|QuotaExceeded")
+
+
+def _fullness(url: str) -> str:
+    """Which disk it is, with its size, where that can be known."""
+    try:
+        folder = _local_folder(url)
+        disk = shutil.disk_usage(folder)
+    except (ValueError, OSError):
+        return "the store is full; make room in it"
+    used, total = (f"{amount / 2**20:.0f} MiB" for amount in (disk.total - disk.free, disk.total))
+    return f"the disk of {folder} is full ({used} of {total} used); make room on it"
 
 
 def _said(error: Exception) -> str:
