@@ -29,3 +29,32 @@ def test_several_processes_on_sqlite_are_refused_by_name(
     monkeypatch.setenv("ELASTRAIN_DATABASE_URL", "")
     assert serve.main(["--workers", "2"]) == 2
     assert "ELASTRAIN_DATABASE_URL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "said"),
+    [
+        ("DATABASE_URL", "nonsense", 2, "ELASTRAIN_DATABASE_URL cannot be used"),
+        ("DATABASE_URL", "postgresql://user:secret@127.0.0.1:9/name", 1, "refused"),
+        ("STORAGE_URL", "ftp://host/folder", 2, "ELASTRAIN_STORAGE_URL: cannot open the storage"),
+        ("STORAGE_URL", "file:///proc/nowhere", 2, "ELASTRAIN_STORAGE_URL: cannot open the storage"),
+        ("HOME", "/proc/nowhere", 2, "/proc/nowhere"),
+        ("CANCEL_GRACE_S", "soon", 2, "ELASTRAIN_CANCEL_GRACE_S"),
+    ],
+)
+def test_whatever_is_wrong_with_a_setting_is_said_in_a_line_and_ends_the_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: str,
+    code: int,
+    said: str,
+) -> None:
+    for unset in ("DATABASE_URL", "STORAGE_URL"):
+        monkeypatch.setenv(f"ELASTRAIN_{unset}", "")
+    monkeypatch.setenv("ELASTRAIN_HOME", str(tmp_path))
+    monkeypatch.setenv(f"ELASTRAIN_{name}", value)
+    assert serve.main(["--port", "0"]) == code
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("Error: ") and said in line and "secret" not in line

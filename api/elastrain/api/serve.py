@@ -21,6 +21,7 @@ from elastrain.service import interpreter
 from elastrain.service.assembly import Service
 from elastrain.service.control import Control
 from elastrain.service.errors import Unavailable
+from elastrain.service.pace import cause
 from elastrain.service.settings import Settings, SettingsError
 
 # until a process that does not answer is replaced; on a busy machine it is seconds in its imports
@@ -81,16 +82,16 @@ def main(arguments: list[str] | None = None) -> int:
                 f"--workers {asked.workers} takes PostgreSQL (ELASTRAIN_DATABASE_URL): SQLite has one writer"
             )
         service = Service(settings)
+        service.control.auth.ensure_admin_token(settings.home / "token")
     except SettingsError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
+        return said(str(error), 2)
+    except OSError as error:
+        return said(f"ELASTRAIN_HOME: {error}", 2)
     except Unavailable as error:
-        print(f"Error: {error.detail} (ELASTRAIN_DATABASE_URL)", file=sys.stderr)
-        return 1
+        return said(f"{error.detail} (ELASTRAIN_DATABASE_URL): {cause(error)}", 1)
     # uvicorn hands the signal on when it has ended, and by default that ends us before the service is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    service.control.auth.ensure_admin_token(settings.home / "token")
     if asked.workers > 1:
         service.close()  # the tables are there, and the settings are sound
         where: dict[str, Any] = {"host": asked.host, "port": asked.port, "workers": asked.workers}
@@ -103,6 +104,12 @@ def main(arguments: list[str] | None = None) -> int:
         interpreter.settle()
         serving.run()
     return 1  # it ended by itself: the port is taken, and the log says so
+
+
+def said(text: str, code: int) -> int:
+    """Why there is no service; returns the exit code."""
+    print(f"Error: {text}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

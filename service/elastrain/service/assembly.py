@@ -16,6 +16,7 @@ from elastrain.service.pace import Troubles, repeat
 from elastrain.service.ray_jobs import RayJobs
 from elastrain.service.reconciler import Reconciler
 from elastrain.service.removal import Janitor
+from elastrain.service.set_clock import Jumps
 from elastrain.service.settings import Settings, SettingsError
 from elastrain.service.store import Store
 from elastrain.service.tracing import open_tracing
@@ -34,12 +35,12 @@ class Service:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError for a bucket that does not exist or a database of a newer version, Unavailable
-        for a database that is away, and StorageError."""
+        """Raises SettingsError for storage that cannot be used, a bucket that does not exist, and a database
+        that is none or of a newer version; Unavailable for a database that is away."""
         self._tracing = tracing = open_tracing()
         migrate(settings.database_url)
         self._store = Store(settings.database_url)
-        storage = open_storage(settings.storage_url, settings.storage_options)
+        storage = _opened(settings)
         _must_exist(storage)
         clock, changes, meters = SystemClock(), Changes(), Meters()
         self._ray = ray = RayJobs(settings.ray_address, settings.ca_bundle)
@@ -55,17 +56,18 @@ class Service:
         )
         self._changes = changes
         brief = open_storage(settings.storage_url, settings.storage_options, brief=True)
-        self.reconciler = Reconciler(self._store, brief, ray, settings, clock, changes, meters, tracing)
+        parts = (self._store, brief, ray, settings, clock, changes, meters, tracing)
+        self.reconciler = Reconciler(*parts, Jumps())
         self._stop = threading.Event()
         janitor = Janitor(self._store, storage, settings, clock)
         watch = Watch(self._store, changes)
-        parts = {"reconciler": self.reconciler.run, "janitor": janitor.run, "watch": watch.run}
-        parts |= {
+        loops = {"reconciler": self.reconciler.run, "janitor": janitor.run, "watch": watch.run}
+        loops |= {
             "keeper": lambda stop: repeat(self._store.tidy, TIDY_EVERY_S, stop, "the store", Troubles())
         }
         self._threads = [
             threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
-            for name, run in parts.items()
+            for name, run in loops.items()
         ]
 
     def __enter__(self) -> Self:
@@ -95,6 +97,15 @@ class Service:
         self._ray.close()
         self._store.close()
         self._tracing.close()
+
+
+def _opened(settings: Settings) -> Storage:
+    try:
+        return open_storage(settings.storage_url, settings.storage_options)
+    except (
+        StorageError
+    ) as error:  # nothing was asked of it yet: the URL is wrong, or its folder cannot be made
+        raise SettingsError(f"ELASTRAIN_STORAGE_URL: {error}") from error
 
 
 def _must_exist(storage: Storage) -> None:

@@ -85,7 +85,13 @@ class Once:
     def _answer(self, tx: Tx, before: keys.KeyRow) -> Json:
         if before.answer is None and before.job is not None:
             return self._views.one(tx, jobs.get(tx, before.job))
-        return before.answer or {}
+        if before.answer is None:  # a late repetition of a submit must not make the job again
+            raise Conflict(
+                "The job that the first request with this idempotency key was about is deleted",
+                code="idempotency_key_spent",
+                hint="Take a new key for a new request.",
+            )
+        return before.answer
 
 
 def body_digest(data: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from elastrain.service.settings import SettingsError
-from elastrain.service.store.engine import open_engine, reached
+from elastrain.service.store.engine import open_engine
+from elastrain.service.store.reached import NoDatabase, reached, readable
 
 SCRIPTS = "elastrain.service:migrations"
 # alembic keeps what it works on in module globals
@@ -25,15 +26,25 @@ _one_at_a_time = threading.Lock()
 def migrate(url: str) -> tuple[str | None, str | None]:
     """Up to the newest revision; -> (revision found, newest revision).
 
-    Raises SettingsError for a database that a newer version of this program wrote, Unavailable for one that
-    is away.
+    Raises SettingsError for a URL that cannot be used, a file that is no database and a database that a newer
+    version of this program wrote, Unavailable for one that is away.
     """
     config = _config()
     scripts = ScriptDirectory.from_config(config)
     newest = scripts.get_current_head()
+    try:
+        return _migrated(url, config, scripts, newest)
+    except NoDatabase as error:
+        example = "sqlite:////path/to/file or postgresql+psycopg://user:password@host/name"
+        raise SettingsError(f"ELASTRAIN_DATABASE_URL {error}; give {example}") from error
+
+
+def _migrated(
+    url: str, config: Config, scripts: ScriptDirectory, newest: str | None
+) -> tuple[str | None, str | None]:
     engine = open_engine(url)
     try:
-        with reached(), _one_at_a_time, engine.connect() as connection:
+        with readable(), reached(), _one_at_a_time, engine.connect() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
             connection.rollback()  # what was begun by looking; alembic begins one that writes
             if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:

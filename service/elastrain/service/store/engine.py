@@ -11,22 +11,24 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, Executable, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
 from elastrain.service.errors import Unavailable
 from elastrain.service.store.leader import Leadership
+from elastrain.service.store.reached import LOCKED, NoDatabase, first_line, reached
 
 # how long a writer queues for SQLite's lock
 BUSY_TIMEOUT_S = 30.0
+# and how long for those of its own process, of whom the first one may be queueing
+TURN_TIMEOUT_S = 30.0
 # SQLite's connections that are kept: as many as threads that answer requests, and a few. One beyond them is
 # opened and closed for a single question, which costs more than the question
 POOL = 50
@@ -58,30 +60,52 @@ class Store:
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         # SQLite has one writer at a time, and whoever finds it busy sleeps for longer and longer: here they
         # queue instead, and only those of other processes meet at the file
-        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+        self._writing = threading.Lock()
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
-        """A consistent view; nothing that it does is kept. Raises Unavailable."""
+        """A consistent view; nothing that it does is kept. Raises Unavailable, and Invalid for a value that
+        no database can look for.
+
+        All questions of the block are answered as of one moment: a page that is put together of several would
+        otherwise hold what was committed between two of them, and lack what came before that.
+        """
         with reached(), self._engine.connect() as tx:
+            if not self.is_sqlite:
+                tx.execution_options(isolation_level="REPEATABLE READ")
             self._begin(tx, "BEGIN")
             yield tx
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """Commits at the end, or rolls back if the block raises. Raises Unavailable: then nothing was kept,
-        or, if the database went away during the commit itself, everything was.
+        or, if the database went away during the commit itself, everything was. Raises Invalid for a value
+        that no database can keep.
 
         A thread has one at a time: a second one inside it would wait for the first one's lock.
         """
         assert not getattr(self._mine, "writes", False), "a writing transaction inside another one"
         self._mine.writes = True
         try:
-            with reached(), self._turn, self._engine.connect() as tx, tx.begin():
+            with reached(), self._turn(), self._engine.connect() as tx, tx.begin():
                 self._begin(tx, "BEGIN IMMEDIATE")
                 yield tx
         finally:
             self._mine.writes = False
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return self._in_turn() if self.is_sqlite else nullcontext()
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Whoever is first may wait for another program's lock as long as he likes: those behind him do not
+        wait for each of the others in turn."""
+        if not self._writing.acquire(timeout=TURN_TIMEOUT_S):
+            raise Unavailable(LOCKED, hint="Nothing is lost; try again.")
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def _begin(self, tx: Tx, how: str) -> None:
         """As `_begin_sqlite` does, and past SQLAlchemy: one listener makes each of its statements dearer."""
@@ -98,7 +122,7 @@ class Store:
             return
         with reached(), self._engine.connect() as tx:
             if _move_log(tx) >= LOG_PAGES:
-                with self._turn:  # only when all of it was moved does it begin anew
+                with self._turn():  # only when all of it was moved does it begin anew
                     _move_log(tx)
 
     def leads(self) -> bool:
@@ -117,30 +141,26 @@ def _move_log(tx: Tx) -> int:
     return int(pages)
 
 
-@contextmanager
-def reached() -> Iterator[None]:
-    """A database that is away, or does not come to it in time, is no fault of whoever asks."""
+def inserted(tx: Tx, statement: Executable) -> bool:
+    """Whether the row is there now by this insert. False if another one has its key, also one that another
+    process commits at this moment; the transaction goes on either way."""
     try:
-        yield
-    except (OperationalError, InterfaceError, PoolTimeout, DBAPIError) as error:
-        if not away(error):
-            raise
-        raise Unavailable("The database does not answer", hint="Nothing is lost; try again.") from error
-
-
-def away(error: Exception) -> bool:
-    """Whether the error is about reaching the database, not about what was asked of it."""
-    if isinstance(error, PoolTimeout | InterfaceError):
-        return True
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return True
-    # SQLite calls a wrong statement operational too
-    return isinstance(error, OperationalError) and not str(error.orig).startswith("no such")
+        with tx.begin_nested():
+            tx.execute(statement)
+    except IntegrityError:
+        return False
+    return True
 
 
 def open_engine(url: str) -> Engine:
-    """For who uses its connections directly; they write with the option `elastrain_write`."""
-    engine = make_engine(url)
+    """For who uses its connections directly; they write with the option `elastrain_write`.
+
+    Raises NoDatabase.
+    """
+    try:
+        engine = make_engine(url)
+    except (ArgumentError, NoSuchModuleError, ImportError, OSError, ValueError) as error:
+        raise NoDatabase(f"cannot be used: {first_line(error)}") from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -148,6 +168,8 @@ def open_engine(url: str) -> Engine:
 
 def make_engine(url: str) -> Engine:
     place = make_url(url)
+    if place.drivername == "postgresql":  # as everybody else writes it; SQLAlchemy would take another driver
+        place = place.set(drivername="postgresql+psycopg")
     if place.get_backend_name() != "sqlite":
         return sqlalchemy.create_engine(
             place, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=POSTGRES, **JSON

@@ -20,7 +20,9 @@ _ADD = insert(table)
 @dataclass(frozen=True)
 class KeyRow:
     body_digest: str
-    answer: dict[str, Any] | None  # 0.1.0 kept only the job that it was about
+    answer: (
+        dict[str, Any] | None
+    )  # 0.1.0 kept only the job that it was about; neither is left of a deleted job
     job: str | None
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, delete, fun
 
 from elastrain.service.jobs import ENDED
 from elastrain.service.store.engine import Tx
-from elastrain.service.store.schema import checkpoints, events, jobs, log_segments, metrics
+from elastrain.service.store.schema import checkpoints, events, idempotency, jobs, log_segments, metrics
 
 # the tables that grow with the length of a job; the others go with its row
 _LONG = (metrics, events, log_segments)
@@ -71,6 +71,8 @@ def remove_some(tx: Tx, job: str, rows: int) -> bool:
     """Remove up to so many rows of the job's long tables, or else the rest; True if nothing is left."""
     if any(_some(tx, table, job, rows) for table in _LONG):
         return False
+    spent = update(idempotency).where(idempotency.c.job == job)
+    tx.execute(spent.values(job=None, answer=None))  # that these keys were used is still to be known
     tx.execute(delete(jobs).where(jobs.c.id == job, jobs.c.deleted_at.is_not(None)))
     return True
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.exc import IntegrityError
 
-from elastrain.service.store.engine import Tx
+from elastrain.service.store.engine import Tx, inserted
 from elastrain.service.store.rows import ProjectRow
 from elastrain.service.store.schema_queue import projects as table
 
@@ -22,12 +21,8 @@ def find(tx: Tx, name: str) -> ProjectRow | None:
 
 
 def add(tx: Tx, name: str, at: float, **values: Any) -> bool:
-    """False if there is one of that name; the transaction is of no use then."""
-    try:
-        tx.execute(insert(table).values(name=name, created_at=at, **{"weight": 1.0, **values}))
-    except IntegrityError:
-        return False
-    return True
+    """False if there is one of that name."""
+    return inserted(tx, insert(table).values(name=name, created_at=at, **{"weight": 1.0, **values}))
 
 
 def change(tx: Tx, name: str, **values: Any) -> None:

@@ -6,7 +6,7 @@ import secrets
 
 from sqlalchemy import insert, select, update
 
-from elastrain.service.store.engine import Tx
+from elastrain.service.store.engine import Tx, inserted
 from elastrain.service.store.rows import TokenRow
 from elastrain.service.store.schema import tokens as table
 
@@ -19,11 +19,11 @@ def find(tx: Tx, digest: str) -> TokenRow | None:
 
 
 def add(tx: Tx, digest: str, *, name: str, role: str, project: str | None, at: float) -> str:
-    """Returns the new token's id."""
+    """Returns the token's id: a new one, or that of the same token if another process has just added it."""
     id = f"t-{secrets.token_hex(6)}"
     values = {"id": id, "digest": digest, "name": name, "role": role, "project": project, "created_at": at}
-    tx.execute(insert(table).values(**values))
-    return id
+    known = None if inserted(tx, insert(table).values(**values)) else find(tx, digest)
+    return id if known is None else known.id
 
 
 def used(tx: Tx, id: str, at: float) -> None:

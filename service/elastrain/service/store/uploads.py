@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import insert, select
 
-from elastrain.service.store.engine import Tx
+from elastrain.service.store.engine import Tx, inserted
 from elastrain.service.store.schema import packages
 
 
@@ -14,8 +14,6 @@ def has_package(tx: Tx, sha256: str, project: str) -> bool:
 
 
 def add_package(tx: Tx, sha256: str, project: str, size: int, at: float) -> bool:
-    """False if this project had it already."""
-    if has_package(tx, sha256, project):
-        return False
-    tx.execute(insert(packages).values(sha256=sha256, project=project, bytes=size, created_at=at))
-    return True
+    """False if this project had it already, or gets it at this moment."""
+    row = {"sha256": sha256, "project": project, "bytes": size, "created_at": at}
+    return inserted(tx, insert(packages).values(**row))
