@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from elastrain.service.clock import Clock
-from elastrain.service.errors import Forbidden, Unauthenticated
+from elastrain.service.errors import Forbidden, Unauthenticated, Unavailable
 from elastrain.service.store import Store, tokens
 
 Role = Literal["admin", "member", "viewer"]
@@ -51,12 +52,12 @@ class Auth:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._known: dict[str, tuple[float, Actor]] = {}  # digest -> (until, who)
+        self._known: dict[str, tuple[float, float, Actor]] = {}  # digest -> (from, until, who)
 
     def known(self, bearer: str | None) -> Actor | None:
         """The owner of a token that was authenticated a moment ago; asks nobody, so it never waits."""
-        until, actor = self._known.get(digest(bearer or ""), (0.0, None))
-        return actor if self._clock.now() < until else None
+        since, until, actor = self._known.get(digest(bearer or ""), (0.0, 0.0, None))
+        return actor if since <= self._clock.now() < until else None  # before `since`: the clock was set back
 
     def authenticate(self, bearer: str | None) -> Actor:
         """The owner of a token. Raises Unauthenticated for a missing, unknown or expired one."""
@@ -71,13 +72,14 @@ class Auth:
         if found is None or (found.expires_at is not None and found.expires_at <= now):
             raise Unauthenticated("This token is unknown or has expired", hint="Ask an admin for a new one.")
         if found.last_used_at is None or now - found.last_used_at > LAST_USED_EVERY_S:
-            with self._store.write() as tx:
+            # who may read need not wait until this can be noted
+            with contextlib.suppress(Unavailable), self._store.write() as tx:
                 tokens.used(tx, found.id, now)
         actor = Actor(found.id, found.name, found.role, found.project)
         if len(self._known) >= BELIEVED:
             self._known.clear()
         expires_at = found.expires_at if found.expires_at is not None else float("inf")
-        self._known[digest(bearer)] = (min(now + BELIEVED_S, expires_at), actor)
+        self._known[digest(bearer)] = (now, min(now + BELIEVED_S, expires_at), actor)
         return actor
 
     def ensure_admin_token(self, file: Path) -> str:

@@ -85,7 +85,7 @@ class Commands:
     def preempt_all(self, message: str) -> list[str]:
         asked = []
         with self._store.write() as tx:
-            for id in [row.id for row in jobs.in_status(tx, [Status.STARTING, Status.RUNNING])]:
+            for id in sorted(row.id for row in jobs.in_status(tx, [Status.STARTING, Status.RUNNING])):
                 row = jobs.lock(tx, id)
                 if move := advance(row.status, Signal.ASK_PREEMPT):
                     want(tx, row, move, Desired.PREEMPT, message, "service", self._clock.now())

@@ -87,6 +87,13 @@ def decide(job: JobRow, attempt: AttemptRow | None, seen: Seen, now: float, limi
     return _with_driver(job, attempt, now, limits)
 
 
+def open_attempt(row: JobRow, known: list[AttemptRow], number: int | None) -> AttemptRow | None:
+    """The attempt to look at; unless it is named, one that the job has to wait for."""
+    waits = [a for a in known if a.has_driver or (row.status is Status.CANCELLING and a.state != "ended")]
+    named = [a for a in known if a.number == number and a.state != "ended"]
+    return next(iter(waits if number is None else named), None)
+
+
 def _without_driver(job: JobRow, seen: Seen, now: float) -> Decision:
     if job.status in (Status.CANCELLING, Status.PAUSING):
         return Decision(Action.FINISH, "no driver is left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from elastrain.service import ids
 from elastrain.service.clock import Clock
@@ -31,6 +32,10 @@ class Look:
     steady: list[RayNode] = field(default_factory=list)  # the same, `used` being what was so for a while
     error: str | None = None
     storage_error: str | None = None  # why object storage failed in this round: it is not asked again in it
+
+    def nodes_view(self) -> list[dict[str, Any]]:
+        """The nodes as the API shows them."""
+        return [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in self.nodes]
 
     def of(self, attempt: AttemptRow | None) -> Seen:
         """What is known of this attempt's driver; in `sweeping`, of the search for what it has left."""
@@ -76,6 +81,11 @@ class Looker:
                 self._installation = installation_id(tx, self._clock.now())
         return self._installation
 
+    def forget(self) -> None:
+        """What was seen of the nodes is old, or the clock was set since."""
+        self._nodes = (float("-inf"), [])
+        self._seen.clear()
+
     def look(self) -> Look:
         look, installation = Look(self._clock.now()), self.installation
         try:
@@ -92,8 +102,7 @@ class Looker:
             look.steady = [self._steady(node) for node in look.nodes]
         except RayUnreachable as error:
             look.error = str(error)
-            self._nodes = (float("-inf"), [])
-            self._seen.clear()
+            self.forget()
         return look
 
     def _steady(self, node: RayNode) -> RayNode:

@@ -24,7 +24,7 @@ class Pace:
     def due(self, what: str) -> bool:
         """True at most once in `every_s` seconds."""
         now = self._clock.now()
-        if now - self._last.get(what, float("-inf")) < self._every_s:
+        if 0 <= now - self._last.get(what, float("-inf")) < self._every_s:  # below 0: the clock was set back
             return False
         if len(self._last) >= REMEMBERED:
             self._last.clear()

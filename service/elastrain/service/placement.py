@@ -85,7 +85,7 @@ class Placement:
     def _held(self, known: facts.Facts, now: float) -> dict[str, float]:
         """The most that our jobs held lately: Ray shows it as used for a while after it was given back."""
         self._lately.append((now, facts.ours_of(known.asks, self._driver_cpu)))
-        while now - self._lately[0][0] > STEADY_S:
+        while not 0 <= now - self._lately[0][0] <= STEADY_S:  # below 0: the clock was set back
             self._lately.popleft()
         names = {name for _, held in self._lately for name in held}
         return {name: max(held.get(name, 0.0) for _, held in self._lately) for name in names}
@@ -94,22 +94,22 @@ class Placement:
         self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], silent: Silent, now: float
     ) -> list[str]:
         """All that is an event of a job, together with the plan."""
-        started, waited_s = list[str](), list[float]()
+        started, waited_s = set[str](), list[float]()
         alone = wanted.keys() - {row.id for rows in silent.values() for row in rows}
         with self._store.write() as tx:
             plans.take_turn(tx, known.plan.version, made.queue, made.first, now)
-            for id in [id for id in wanted if id in alone]:
+            for id in sorted(alone):  # as whoever locks several: two that meet do not wait for each other
                 current, answer = jobs.lock(tx, id), wanted[id]
                 if known.still(current):
                     _write(tx, current, answer, now)
                     if current.status is Status.QUEUED and isinstance(answer, Grant):
-                        started.append(id)
+                        started.add(id)
                         waited_s.append(now - current.since)
         for id in alone:
             self._changes.tell(id)
         for seconds in waited_s:
             self._meters.queue_s.observe(max(0.0, seconds))
-        return started
+        return [id for id in wanted if id in started]
 
     def _tell_why(self, silent: Silent, breathe: Callable[[], None]) -> None:
         """Jobs that wait alike are told so in one statement, and submits go between two of those."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from elastrain.service import points
 from elastrain.service.changes import RECONCILER, Changes
 from elastrain.service.clock import Clock
-from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, decide
+from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, decide, open_attempt
 from elastrain.service.drivers import Drivers
 from elastrain.service.errors import Unavailable
 from elastrain.service.jobs import ACTIVE, Status
@@ -28,6 +28,7 @@ from elastrain.service.pace import Breath, Pace, Troubles, cause
 from elastrain.service.placement import Placement
 from elastrain.service.ray_jobs import ENDED, Ray, RayRefused, RayUnreachable
 from elastrain.service.scheduling.order import BREATH
+from elastrain.service.set_clock import SetClock
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, attempts, installation, jobs
 from elastrain.service.store.rows import AttemptRow, JobRow
@@ -61,7 +62,9 @@ class Reconciler:
         changes: Changes,
         meters: Meters | None = None,
         tracing: Tracing = NO_TRACING,
+        jumps: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """jumps: by how many seconds the clock was set since it was asked last."""
         self._store = store
         self._ray = ray
         self._clock = clock
@@ -78,6 +81,7 @@ class Reconciler:
         self._placement = Placement(store, settings.driver_cpu, settings.capacity_max, changes, meters)
         self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
+        self._set_clock = SetClock(store, clock, jumps)
         self._ceiling = settings.capacity_max
         self._strays = Pace(clock, STOP_AGAIN_S)
         self._troubles = Troubles()
@@ -120,8 +124,10 @@ class Reconciler:
         self._whole = True
 
     def _lead(self, whole: bool) -> None:
-        if not whole:  # after a time without rounds nobody is blamed for what could not be heard meanwhile
+        if self._set_clock.noticed() or not whole:  # nobody is blamed for what could not be heard meanwhile
             self._limits = replace(self._limits, began=self._clock.now())
+            self._looker.forget()
+            self._beat_at = float("-inf")
         with self._tracing.span("look at Ray"):
             look = self._looker.look()
         points.reach("looked")
@@ -179,7 +185,7 @@ class Reconciler:
             for _ in range(STEPS):
                 with self._store.read() as tx:
                     row = jobs.get(tx, job)
-                    attempt = _open_attempt(row, attempts.of_job(tx, job), number)
+                    attempt = open_attempt(row, attempts.of_job(tx, job), number)
                 decision = decide(row, attempt, look.of(attempt), self._clock.now(), self._limits)
                 if look.storage_error is not None and decision.action in NEED_STORAGE:
                     break  # asking for every job would take as long as all the store's timeouts together
@@ -194,8 +200,19 @@ class Reconciler:
             self._refused(job, str(error))
         except StorageError as error:
             self._no_storage(error, look)
-        except LookupError:
+        except Unavailable:
+            raise
+        except Exception as error:
+            self._left_alone(job, error)
+
+    def _left_alone(self, job: str, error: Exception) -> None:
+        """It has been removed, or there is a fault of ours with it: the others go on."""
+        if type(error) is LookupError:
             log.info("job %s is no longer there", job)
+            return
+        self._meters.troubles.labels("round").inc()
+        if self._troubles.begin(f"job {job}", f"it cannot be moved on: {error!r}"):
+            log.exception("this is how it failed")
 
     def _no_storage(self, error: StorageError, look: Look) -> None:
         look.storage_error = str(error)
@@ -270,23 +287,12 @@ class Reconciler:
         now = self._clock.now()
         if now - self._beat_at < BEAT_EVERY_S and (look.error or "") == self._beat_error:
             return
-        nodes = [
-            {"id": node.id, "alive": node.alive, "resources": node.resources, "used": node.used}
-            for node in look.nodes
-        ]
         with self._store.write() as tx:
             installation.write(tx, "reconciler", True, now)
-            seen = {"nodes": nodes, "reachable": look.error is None, "detail": look.error}
+            seen = {"nodes": look.nodes_view(), "reachable": look.error is None, "detail": look.error}
             seen["capacity_max"] = [shape.view() for shape in self._ceiling] or None
             if look.error is not None and (before := installation.read(tx, "cluster")):
                 seen["nodes"] = before[1]["nodes"]  # the last that was known
             installation.write(tx, "cluster", seen, now)
         points.reach("the beat is noted")
         self._beat_at, self._beat_error = now, look.error or ""
-
-
-def _open_attempt(row: JobRow, known: list[AttemptRow], number: int | None) -> AttemptRow | None:
-    """The attempt to look at; unless it is named, one that the job has to wait for."""
-    waits = [a for a in known if a.has_driver or (row.status is Status.CANCELLING and a.state != "ended")]
-    named = [a for a in known if a.number == number and a.state != "ended"]
-    return next(iter(waits if number is None else named), None)

@@ -33,6 +33,13 @@ _TELL_WHY = (
     )
     .values(reason=bindparam("_reason"), message=bindparam("_message"), short_of=bindparam("_short_of"))
 )
+# in one order, as whoever locks several: two that meet do not wait for each other
+_IN_ORDER = (
+    select(table.c.id)
+    .where(table.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(table.c.id)
+    .with_for_update()
+)
 _SPARES = func.coalesce(table.c.spec["workers", "spares"].as_integer(), 0)
 _BY_PROJECT = (
     select(table.c.project, func.count(), func.sum(table.c.workers_min + _SPARES))
@@ -71,6 +78,8 @@ def tell_why(
     over."""
     said = {"_reason": reason.value, "_message": message, "_short_of": short_of}
     was = {"reason_before": seen.reason, "seen_version": seen.desired_version}
+    if tx.dialect.name != "sqlite":
+        tx.execute(_IN_ORDER, {"ids": list(ids)}).all()
     tx.execute(_TELL_WHY, {"ids": list(ids), **was, **said})
 
 
