@@ -1,5 +1,6 @@
 """What the scheduler says happens: jobs shrink, leave and come back, and nothing is promised twice."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -310,3 +311,27 @@ def test_the_servers_of_a_job_are_counted_from_its_start_to_its_end(world: World
     world.round()
     world.round()
     assert world.status(small) == "starting"
+
+
+def test_no_sentence_names_a_job_of_another_project(world: World) -> None:
+    """Neither to those who wait, nor to those who give something up; who owns both is told."""
+    theirs, driver = world.running(name="theirs", project="vision", workers={"min": 1, "max": 2})
+    holds(driver, 2, 2)
+    mine = [world.submit(name=f"mine-{n}", workers={"min": 1 + n, "max": 1 + n}) for n in range(2)]
+    mine.append(world.submit(name="third", project="sound", workers={"min": 1, "max": 1}))
+    urgent = world.submit(name="urgent", workers={"min": 2, "max": 2}, priority=9)
+    for _ in range(3):
+        world.round()
+    told = {
+        id: json.dumps([world.job(id)["message"], world.job(id)["queue"], world.events(id)]) for id in mine
+    }
+    for id, said in told.items():
+        others = {theirs} if world.job(id)["project"] == "default" else {theirs, *mine, urgent} - {id}
+        assert [other for other in others if other in said] == []
+        assert "theirs" not in said
+    assert any("a job of another project" in said for said in told.values())
+    assert urgent in told[mine[0]] + told[mine[1]], "whoever owns both is told"
+    given = json.dumps(world.events(theirs))
+    assert "another project" in given and urgent not in given and mine[0] not in given
+    queue = {item["id"]: item["blocked_by"] for item in world.control.queue(actor=ADMIN)["items"]}
+    assert queue == {id: (world.job(id)["queue"] or {}).get("blocked_by") for id in queue}

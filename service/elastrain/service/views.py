@@ -10,6 +10,7 @@ from typing import Any
 from elastrain.service.clock import Clock, rfc3339
 from elastrain.service.jobs import Reason, Status, allowed_actions
 from elastrain.service.retention import Retention
+from elastrain.service.scheduling.asks import STRANGER
 from elastrain.service.store import Tx, attempts, fresh, jobs, leftovers, metrics, plans, queued
 from elastrain.service.store.feed import Event, Point
 from elastrain.service.store.plans import PlanRow
@@ -34,7 +35,7 @@ class JobViews:
         self._dashboard_url = dashboard_url
         self._retention = retention
         self._clock = clock
-        self._plan: tuple[PlanRow, dict[str, int]] = PlanRow(0, 0.0, [], None), {}
+        self._plan: tuple[PlanRow, dict[str, int], str | None] = PlanRow(0, 0.0, [], None), {}, None
 
     def one(self, tx: Tx, row: JobRow) -> Json:
         return self.many(tx, [row])[0]
@@ -59,9 +60,9 @@ class JobViews:
         """A job that this transaction has inserted. Its place may be one too many, if the plan was made in
         the very moment in which others came.
         """
-        plan, places = self._planned(tx)
+        plan, places, whose = self._planned(tx)
         last = len(places) + queued.before(tx, plan.at, row) + 1
-        queue = Queue(places, {row.id: last}, plan.first)
+        queue = Queue(places, {row.id: last}, plan.first, whose)
         shown = _core(row, queue, fresh.history(row))
         return {**shown, "metrics": {"latest": {}}, **self._of_attempt(None)}
 
@@ -74,16 +75,17 @@ class JobViews:
 
     def queue(self, tx: Tx) -> Queue:
         """As it was planned last, with those behind that were queued since."""
-        plan, places = self._planned(tx)
+        plan, places, whose = self._planned(tx)
         newer = [id for id in queued.since(tx, plan.at) if id not in places]
         more = {id: place for place, id in enumerate(newer, start=len(places) + 1)}
-        return Queue(places, more, plan.first)
+        return Queue(places, more, plan.first, whose)
 
-    def _planned(self, tx: Tx) -> tuple[PlanRow, dict[str, int]]:
-        """The newest plan, and {job: its place in it, from 1}."""
+    def _planned(self, tx: Tx) -> tuple[PlanRow, dict[str, int], str | None]:
+        """The newest plan, {job: its place in it, from 1}, and the project of whom the others wait behind."""
         if plans.version(tx) != self._plan[0].version:
             plan = plans.read(tx)
-            self._plan = plan, {id: place for place, id in enumerate(plan.queue, start=1)}
+            first = jobs.project_of(tx, plan.first.split(" ", 1)[0]) if plan.first else None
+            self._plan = plan, {id: place for place, id in enumerate(plan.queue, start=1)}, first
         return self._plan
 
     def _of_attempt(self, attempt: AttemptRow | None) -> Json:
@@ -98,11 +100,13 @@ class JobViews:
 
 @dataclass(frozen=True)
 class Queue:
-    """places, newer: {job: its place, from 1}. first: whom the others wait behind, for people."""
+    """places, newer: {job: its place, from 1}. first: whom the others wait behind, for people; whose: that
+    one's project."""
 
     places: Mapping[str, int]
     newer: Mapping[str, int]
     first: str | None
+    whose: str | None
 
     def place(self, row: Queued) -> int:
         """One that is in neither was queued in this very moment, or by a process with another clock."""
@@ -111,8 +115,10 @@ class Queue:
 
     def why(self, row: Queued) -> str | None:
         """The sentence that tells what the job waits for, wherever it is told."""
-        behind = row.reason == Reason.BEHIND_OTHER_JOBS and self.first is not None
-        return f"It waits behind {self.first}" if behind else row.message
+        if row.reason != Reason.BEHIND_OTHER_JOBS or self.first is None:
+            return row.message
+        mine = row.project == self.whose
+        return f"It waits behind {self.first if mine else STRANGER + self.first.partition(')')[2]}"
 
 
 def queue_item(row: Queued, queue: Queue) -> Json:

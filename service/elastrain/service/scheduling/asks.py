@@ -11,6 +11,7 @@ from elastrain.service.jobs import Reason
 from elastrain.service.scheduling.curve import Curve
 
 Resources = Mapping[str, float]
+STRANGER = "a job of another project"
 # of a waiting job that nobody looked at in detail, so that it need not be written down anew for each change
 BEHIND = "It waits behind the jobs that are before it in the queue"
 
@@ -102,6 +103,10 @@ class Ask:
     @property
     def title(self) -> str:
         return f"{self.id} ({self.name})"
+
+    def title_for(self, other: Ask) -> str:
+        """As the owner of another job is told: what another project owns is not theirs to see."""
+        return self.title if other.project == self.project else STRANGER
 
 
 @dataclass(frozen=True)

@@ -154,13 +154,12 @@ class _Round:
         self._hopeless.clear()  # now and then a whole group more came free than was needed
         by_id = {other.id: other for other in running}
         for id in reclaimed.preempted:
-            self._plan.answers[id] = Preempt(
-                f"preempted for {ask.title}, which has priority {ask.priority} and needs {needs(ask)}"
-            )
+            why = f"which has priority {ask.priority} and needs {needs(ask)}"
+            self._plan.answers[id] = Preempt(f"preempted for {ask.title_for(by_id[id])}, {why}")
             self._workers.pop(id)
         for id, lost in reclaimed.shrunk.items():
             self._workers[id] -= lost * by_id[id].per_group
-            self._whys[id] = f"for {ask.title}, which needs {needs(ask)}"
+            self._whys[id] = f"for {ask.title_for(by_id[id])}, which needs {needs(ask)}"
         givers = [*self._leaving, *(by_id[id] for id in (*reclaimed.shrunk, *reclaimed.preempted))]
         return Wait(said.reason, promised(ask, self._room, givers).message, said.short_of)
 

@@ -64,7 +64,7 @@ def promised(ask: Ask, room: Room, givers: Sequence[Ask]) -> Wait:
     """What it needs is kept for it and comes back from others. Asked before it was taken."""
     least = ask.min + ask.spares
     now = room.fits(ask, least // ask.per_group) * ask.per_group
-    message = f"It needs {needs(ask)}; it starts once {_names(givers)} gave back what it lacks"
+    message = f"It needs {needs(ask)}; it starts once {_names(givers, ask)} gave back what it lacks"
     return Wait(Reason.NO_CAPACITY, message, least - now)
 
 
@@ -74,16 +74,16 @@ def blocked(ask: Ask, room: Room, first: Ask | None) -> Wait:
     groups = least // ask.per_group
     now = room.fits(ask, groups, (NOW,)) * ask.per_group
     if first is not None and now >= least:
-        message = f"It waits behind {first.title}, which needs {needs(first)}"
+        message = f"It waits behind {first.title_for(ask)}, which needs {needs(first)}"
         left = max(0, room.fits(ask, groups, (NOW, SOON))) * ask.per_group
         return Wait(Reason.BEHIND_OTHER_JOBS, message, least - left)
-    before = f", and {first.title} is before it" if first is not None else ""
+    before = f", and {first.title_for(ask)} is before it" if first is not None else ""
     message = f"It needs {needs(ask)}; {now} would fit now beside the jobs that run{before}"
     return Wait(Reason.NO_CAPACITY, message, least - now)
 
 
-def _names(asks: Sequence[Ask]) -> str:
-    titles = list(dict.fromkeys(ask.title for ask in asks))
+def _names(asks: Sequence[Ask], reader: Ask) -> str:
+    titles = list(dict.fromkeys(ask.title_for(reader) for ask in asks))
     more = len(titles) - NAMED
     shown = titles[:NAMED] + ([f"{more} more"] if more > 0 else [])
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown) or "others"

@@ -146,6 +146,10 @@ def alive(tx: Tx) -> list[JobRow]:
     return in_status(tx, [status for status in Status if status not in ENDED])
 
 
+def project_of(tx: Tx, id: str) -> str | None:
+    return tx.execute(select(table.c.project).where(table.c.id == id)).scalar()
+
+
 def counts(tx: Tx) -> dict[str, int]:
     """{status: jobs in it}, for those that have any."""
     there = select(table.c.status, func.count()).where(table.c.deleted_at.is_(None))
