@@ -1,11 +1,14 @@
 """The command line against a real service: what is printed, and the exit codes."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -209,3 +212,86 @@ def test_no_command_loads_torch_ray_or_the_server_to_talk_to_it() -> None:
     code = f"import sys, elastrain.api.cli.app; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "id", ["../queue", "..", ".", "", "x/events", "a b", "j-1?x=1", "j-1#x", "%2e%2e", "é", "\n"]
+)
+def test_what_is_no_id_is_not_found_and_names_nothing_else(run: Run, id: str) -> None:
+    for command in (["get"], ["cancel"], ["delete"], ["events"], ["pause"], ["wait", "--timeout", "1"]):
+        said = run(*command, "--", id, code=3).stderr
+        assert "no job" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "said"),
+    [
+        ("URL", "localhost:8470", 2, "http(s)://host:port"),
+        ("URL", "http://127.0.0.1:port", 2, "http(s)://host:port"),
+        ("URL", "http://[::1", 2, "http(s)://host:port"),
+        ("URL", "//", 2, "http(s)://host:port"),
+        ("TOKEN", "elt_\u2026", 4, "copied whole"),
+        ("TOKEN", "elt_a\nb", 4, "copied whole"),
+    ],
+)
+def test_a_setting_that_cannot_be_right_is_named_without_a_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str, code: int, said: str
+) -> None:
+    monkeypatch.setenv(f"ELASTRAIN_{name}", value)
+    result = run("ls", code=code)
+    assert said in result.stderr and "Traceback" not in result.output
+
+
+def test_certificates_that_are_none_are_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ELASTRAIN_URL", "https://127.0.0.1:9")
+    (tmp_path / "empty.pem").write_text("no certificate")
+    for file in ("nowhere.pem", "empty.pem"):
+        monkeypatch.setenv("ELASTRAIN_CA_BUNDLE", str(tmp_path / file))
+        assert "ELASTRAIN_CA_BUNDLE" in run("ls", code=2).stderr
+
+
+def test_an_answer_that_is_no_json_is_said_to_come_from_somebody_else(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = httpx.Response(200, html="<h1>Please sign in</h1>")
+    monkeypatch.setattr(httpx.Client, "request", lambda *_, **__: page)
+    result = run("ls", code=7)
+    assert "text/html" in result.stderr and "another program" in result.stderr
+
+
+def test_a_full_disk_under_a_download_is_said_without_a_traceback(
+    run: Run, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.runs()
+    life.saves(1, model_safetensors=b"weights")
+
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("elastrain.client.files._fetch", full)
+    result = run("download", life.job, code=2)
+    assert "No space left on device" in result.stderr and "Traceback" not in result.output
+
+
+def test_a_filter_from_a_variable_that_is_not_set_cancels_nothing(run: Run, life: Life) -> None:
+    for filter in (
+        ["--status", "queued", "--label", ""],
+        ["--label", ","],
+        ["--status", "queued", "--project", ""],
+    ):
+        assert "Error" in run("cancel", *filter, code=2).stderr
+    assert "queued" in run("get", life.job).stdout
+
+
+def test_a_terminal_without_the_letters_still_shows_the_rest(run: Run, life: Life) -> None:
+    life.runs()
+    life.step(1, loss=1.0)
+    life.step(2, loss=2.0)
+    program = "from elastrain.api.cli import main; main()"
+    command = [sys.executable, "-c", program, "metrics", life.job]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False)
+    assert "loss" in ran.stdout and "?" in ran.stdout

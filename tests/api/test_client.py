@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from elastrain.client import (
     Unreachable,
 )
 from elastrain.service.jobs import Reason, Status
+from elastrain.service.store import jobs
 from serving import SPEC, Life, Live
 
 
@@ -242,3 +244,47 @@ def test_a_token_does_not_travel_in_plain_sight_unless_told_to(monkeypatch: pyte
         discover("http://elsewhere.example", "t")
     monkeypatch.setenv("ELASTRAIN_ALLOW_PLAINTEXT", "1")
     assert discover("http://elsewhere.example", "t").url == "http://elsewhere.example"
+
+
+def test_a_service_that_takes_calls_and_never_answers_holds_nobody_longer_than_he_wants_to_wait(
+    life: Life, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def hangs(request: httpx.Request) -> httpx.Response:
+        asked.append(request.extensions["timeout"]["read"])
+        raise httpx.ReadTimeout("", request=request)
+
+    with Client("http://127.0.0.1:9", token, transport=httpx.MockTransport(hangs)) as client:
+        monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0, 0.0, 100.0))
+        with pytest.raises(Unreachable):
+            client.job("j-0123456789", within_s=7.0)
+        assert asked == [7.0] * 3, "a pause of 100 s would have been too long"
+        job = Job(client.http, client_data(life))
+        with pytest.raises(TimedOut):
+            job.wait(timeout_s=0.0)
+
+
+def client_data(life: Life) -> dict[str, Any]:
+    with life.control.store.read() as tx:
+        return life.control._views.one(tx, jobs.get(tx, life.job))
+
+
+def test_a_deletion_whose_answer_was_lost_is_done_and_not_an_error(
+    life: Life, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = 0
+
+    def loses(request: httpx.Request) -> httpx.Response:
+        nonlocal heard
+        heard += 1
+        if heard == 1:
+            raise httpx.ReadError("cut", request=request)
+        return httpx.Response(404, json={"detail": "There is no such job"})
+
+    monkeypatch.setattr("elastrain.client.http.PAUSES_S", (0.0,))
+    with Client("http://127.0.0.1:9", token, transport=httpx.MockTransport(loses)) as client:
+        Job(client.http, client_data(life)).delete()
+        with pytest.raises(NotFound):
+            Job(client.http, client_data(life)).delete()
+    assert heard == 3

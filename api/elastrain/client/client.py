@@ -1,9 +1,11 @@
 """The entry to a service: submit, find and list jobs, look at the cluster."""
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -13,6 +15,8 @@ from elastrain.client.home import discover
 from elastrain.client.http import Http
 from elastrain.client.jobs import Job
 from elastrain.client.package import Package, pack
+
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 class Client:
@@ -82,9 +86,11 @@ class Client:
         self.http.send("PUT", path, params=params, headers=headers, body=package.chunks)
         return True
 
-    def job(self, job_id: str) -> Job:
-        """A job by its id or an unambiguous beginning of it. Raises NotFound."""
-        return Job(self.http, self.http.json("GET", f"/v1/jobs/{job_id}"))
+    def job(self, job_id: str, within_s: float | None = None) -> Job:
+        """A job by its id or an unambiguous beginning of it. within_s: how long to try. Raises NotFound."""
+        if not JOB_ID.fullmatch(job_id):  # as a part of a path it would name something else
+            raise NotFound(f"There is no job {job_id!r}: that is no job's id.")
+        return Job(self.http, self.http.json("GET", f"/v1/jobs/{job_id}", within_s=within_s))
 
     def jobs(
         self,
@@ -144,7 +150,7 @@ class Client:
 
     def change_project(self, name: str, **changes: Any) -> dict[str, Any]:
         """changes: as in `create_project`; what is left out stays. Raises NotFound, NotAllowed."""
-        made: dict[str, Any] = self.http.json("PATCH", f"/v1/projects/{name}", json=changes)
+        made: dict[str, Any] = self.http.json("PATCH", f"/v1/projects/{quote(name, safe='')}", json=changes)
         return made
 
     def usage(self) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from elastrain.client.errors import NotAllowed, Unreachable
+from elastrain.client.errors import FixRequest, NotAllowed, Unreachable
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ def home() -> Path:
 def discover(url: str | None = None, token: str | None = None) -> Address:
     """Arguments win over ELASTRAIN_URL and ELASTRAIN_TOKEN, those over HOME.
 
-    Raises Unreachable if there is no address, NotAllowed if there is no token or the way there is not safe.
+    Raises Unreachable without an address, FixRequest if it is none, NotAllowed without a token or if the way
+    there is not safe.
     """
     address = url or os.environ.get("ELASTRAIN_URL", "").strip() or _local_url()
     if not address:
@@ -33,6 +34,8 @@ def discover(url: str | None = None, token: str | None = None) -> Address:
             f"No service is known: ELASTRAIN_URL is not set and {home()} has no ports.json. "
             "Start one here with `elastrain up`, or set ELASTRAIN_URL."
         )
+    if not _sound(address):
+        raise FixRequest(f"{address!r} is not the address of a service: give http(s)://host:port.")
     # the local token opens the local service only: it is not sent to an address from elsewhere
     local = address.rstrip("/") == _local_url()
     secret = token or os.environ.get("ELASTRAIN_TOKEN", "").strip() or (_local_token() if local else None)
@@ -40,12 +43,24 @@ def discover(url: str | None = None, token: str | None = None) -> Address:
         raise NotAllowed(
             f"No token for {address}: set ELASTRAIN_TOKEN (`elastrain up` writes one to HOME/token)."
         )
+    if not (secret.isascii() and secret.isprintable()):
+        raise NotAllowed(
+            "The token holds a character that no token has: was it copied whole, and nothing else?"
+        )
     if not (address.startswith("https:") or loopback(address) or _flag("ELASTRAIN_ALLOW_PLAINTEXT")):
         raise NotAllowed(
             f"{address} is not https, and beyond this machine anybody on the way could read the token: "
             "use https, or set ELASTRAIN_ALLOW_PLAINTEXT=1 if the network is yours."
         )
     return Address(address.rstrip("/"), secret, os.environ.get("ELASTRAIN_CA_BUNDLE", "").strip() or None)
+
+
+def _sound(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port that is no number
+        return False
 
 
 def loopback(url: str) -> bool:

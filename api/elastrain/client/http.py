@@ -10,10 +10,11 @@ from typing import Any
 
 import httpx
 
-from elastrain.client.errors import ElastrainError, Unreachable, from_problem
+from elastrain.client.errors import ElastrainError, FixRequest, ServiceBroken, Unreachable, from_problem
 from elastrain.client.home import Address, loopback
 
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+LEAST_S, LONGEST_S = 5.0, 30.0  # for an answer, however short or long somebody wants to wait
+TIMEOUT = httpx.Timeout(LONGEST_S, connect=LEAST_S)
 PAUSES_S = (0.2, 0.6, 1.5)  # between tries; every request of ours may be repeated safely
 
 
@@ -37,30 +38,52 @@ class Http:
         self.close = weakref.finalize(self, self._client.close)
 
     def json(self, method: str, path: str, **request: Any) -> Any:
-        """The answer's JSON body, with a few tries when nobody answers."""
-        return self.send(method, path, **request).json()
+        """The answer's JSON body, with a few tries when nobody answers; arguments as in `send`."""
+        reply = self.send(method, path, **request)
+        try:
+            return reply.json()
+        except ValueError:
+            kind = reply.headers.get("content-type", "something")
+            raise ServiceBroken(
+                f"{self.url} answered {method} {path} with {kind}, not with JSON: another program than "
+                "elastrain listens there, or stands in between."
+            ) from None
 
     def send(
-        self, method: str, path: str, *, body: Callable[[], Any] | None = None, **request: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Callable[[], Any] | None = None,
+        within_s: float | None = None,
+        **request: Any,
     ) -> httpx.Response:
         """A whole response; `body` makes a fresh request body for each try. Raises as the class says.
 
-        All tries of a POST have one key: whichever of them the service hears first is the only one.
+        All tries of a POST have one key: whichever of them the service hears first is the only one. What a
+        DELETE no longer finds once an answer to it was lost is deleted. within_s: no more tries after that.
         """
+        lost, until = False, None if within_s is None else time.monotonic() + within_s
         if method == "POST":
             request["headers"] = {"Idempotency-Key": str(uuid.uuid4()), **request.get("headers", {})}
         for pause_s in (*PAUSES_S, None):
+            over = pause_s is None or (until is not None and time.monotonic() + pause_s >= until)
+            if within_s is not None:
+                request["timeout"] = httpx.Timeout(max(LEAST_S, min(within_s, LONGEST_S)), connect=LEAST_S)
             try:
                 content = {} if body is None else {"content": body()}
-                return self._checked(self._client.request(method, path, **content, **request))
+                reply = self._client.request(method, path, **content, **request)
+                if lost and method == "DELETE" and reply.status_code == 404:
+                    return reply
+                return self._checked(reply)
             except Unreachable:
-                if pause_s is None:
+                if over:
                     raise
-                time.sleep(pause_s)
             except httpx.TransportError as error:
-                if pause_s is None:
+                if over:
                     raise self._unreachable(error) from error
-                time.sleep(pause_s)
+                lost = True
+            time.sleep(pause_s or 0.0)
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
@@ -100,4 +123,10 @@ def _trust(address: Address) -> ssl.SSLContext | bool:
     """Certificates are loaded only for https: reading them takes longer than most commands do."""
     if not address.url.startswith("https:"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return ssl.create_default_context(cafile=address.ca_bundle) if address.ca_bundle else True
+    try:
+        return ssl.create_default_context(cafile=address.ca_bundle) if address.ca_bundle else True
+    except OSError as error:
+        why = error.strerror or error
+        raise FixRequest(
+            f"ELASTRAIN_CA_BUNDLE={address.ca_bundle!r} holds no certificates: {why}."
+        ) from error

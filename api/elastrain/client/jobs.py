@@ -37,8 +37,9 @@ class Job:
     def path(self) -> str:
         return f"/v1/jobs/{self.id}"
 
-    def refresh(self) -> "Job":
-        self.data = self._http.json("GET", self.path)
+    def refresh(self, within_s: float | None = None) -> "Job":
+        """within_s: how long to try, if not as long as usual. Raises NotFound, Unreachable."""
+        self.data = self._http.json("GET", self.path, within_s=within_s)
         return self
 
     def follow(
@@ -71,7 +72,10 @@ class Job:
         seen_at = time.monotonic()
         while True:
             try:
-                if self.refresh().status in ENDED:
+                if (
+                    self.refresh(None if until is None else max(0.0, until - time.monotonic())).status
+                    in ENDED
+                ):
                     break
                 seen_at = time.monotonic()
             except Unreachable:
@@ -137,7 +141,7 @@ class Job:
 
     def delete(self) -> None:
         """Removes an ended job and its data, checkpoints included."""
-        self._http.json("DELETE", self.path)
+        self._http.send("DELETE", self.path)
 
     def _ask(self, action: str, **parameters: str) -> "Job":
         self.data = self._http.json("POST", f"{self.path}/{action}", params=parameters or None)

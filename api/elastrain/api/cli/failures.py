@@ -43,10 +43,9 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             code = report(error)
         except BrokenPipeError:
             raise  # nobody reads any more: no error of this command's
-        except OSError as error:  # a file or folder that was named: `--out`, ELASTRAIN_HOME
-            if error.filename is None:
-                raise
-            code = report(FixRequest(f"{error.filename}: {error.strerror}."))
+        except OSError as error:  # a file or folder that was named: `--out`, ELASTRAIN_HOME; or a full disk
+            where = f"{error.filename}: " if error.filename is not None else ""
+            code = report(FixRequest(f"{where}{error.strerror or error}."))
         if code:
             raise typer.Exit(code)
 

@@ -188,7 +188,7 @@ def wait(
     output: Output = Format.table,
 ) -> int:
     """Wait until a job has ended; the exit code says how."""
-    job = Client().job(job_id).wait(timeout).data
+    job = Client().job(job_id, timeout).wait(timeout).data
     if job["status"] == "cancelled":
         raise JobFailed(job)
     show(job, output, lambda: print(f"Job {job['id']} {job['status']}."))
