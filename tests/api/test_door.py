@@ -100,3 +100,13 @@ def test_the_landing_page_and_health_are_open_and_name_nobody(live: Live) -> Non
         reply = httpx.get(live.url + path, trust_env=False)
         assert reply.status_code in (200, 503)
         assert "127.0.0.1" not in reply.text
+
+
+def test_nobody_has_a_large_body_read_before_he_has_shown_who_he_is(live: Live) -> None:
+    large = b'{"protocol": "' + b"x" * 100_000 + b'"}'
+    for content in (large, iter([large[:50_000], large[50_000:]])):
+        headers = {"Content-Type": "application/json"}
+        reply = httpx.post(f"{live.url}/v1/driver/claim", content=content, headers=headers, trust_env=False)
+        assert (reply.status_code, reply.json()["limit"]) == (413, 65_536)
+    reply = httpx.post(f"{live.url}/v1/jobs", content=large, trust_env=False)
+    assert reply.status_code == 401

@@ -1,12 +1,16 @@
 """Errors: problem details with a pointer to each fault, and never a traceback."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from elastrain.service import logs
 from elastrain.service.control import Control
-from serving import SPEC, Life
+from elastrain.trainers.storage import StorageError
+from serving import SPEC, Life, Live
 
 
 def problem(reply: httpx.Response, status: int, code: str) -> dict[str, Any]:
@@ -75,3 +79,90 @@ def test_a_body_too_large_is_refused_with_both_numbers(http: httpx.Client) -> No
     chunked = (b" " * 2**20 for _ in range(17))
     reply = http.post("/v1/jobs", content=chunked, headers={"Content-Type": "application/json"})
     assert problem(reply, 413, "too_large")["limit"] == 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/events?after={huge}",
+        "/metrics?from_step={huge}",
+        "/metrics?after={huge}",
+        "/logs?worker=w0&offset={huge}",
+        "/logs?attempt={huge}",
+        "/logs?cursor={huge}",
+        "/logs?cursor=%C2%B2",
+        "/workers?attempt={huge}",
+        "/generations?cursor={huge}_1",
+        "/feed?after={huge}",
+    ],
+)
+def test_a_number_beyond_all_bounds_is_refused(http: httpx.Client, life: Life, path: str) -> None:
+    life.runs()
+    life.prints("w0", b"hello\n")
+    reply = http.get(f"/v1/jobs/{life.job}{path.format(huge=10**40)}")
+    problem(reply, 422, "invalid")
+    stream = {"Accept": "text/event-stream", "Last-Event-ID": str(10**40)}
+    problem(http.get(f"/v1/jobs/{life.job}/events", headers=stream), 422, "invalid")
+
+
+@pytest.mark.parametrize("depth", [100, 500, 900, 1_500, 100_000])
+def test_a_body_of_any_depth_is_refused_and_no_fault(http: httpx.Client, life: Life, depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    headers = {"Content-Type": "application/json"}
+    bodies = {
+        "/v1/jobs": f'{{"name": "x", "task": "a:B", "steps": 1, "task_args": {{"x": {deep}}}}}',
+        "/v1/jobs?dry_run=true": f'{{"x": {deep}}}',
+        f"/v1/jobs/{life.job}/clone": f'{{"env": {deep}}}',
+        "/v1/projects": f'{{"name": {deep}}}',
+        "/v1/driver/claim": f'{{"protocol": {deep}}}',
+    }
+    for path, body in bodies.items():
+        reply = http.post(path, content=body.encode(), headers=headers)
+        assert 400 <= reply.status_code < 500, (path, reply.text[:300])
+        assert reply.headers["content-type"] == "application/problem+json"
+    reply = http.patch(f"/v1/jobs/{life.job}", content=f'{{"labels": {deep}}}'.encode(), headers=headers)
+    assert 400 <= reply.status_code < 500
+
+
+def test_a_log_whose_storage_is_away_is_503_in_every_form_and_no_fault(
+    http: httpx.Client, life: Life, control: Control, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    life.runs()
+    life.prints("w0", b"hello\n")
+
+    def away(*_: object) -> bytes:
+        raise StorageError("unavailable", "'jobs/x' in s3://bucket could not be reached: 503 Slow Down")
+
+    monkeypatch.setattr(control._logs._segments._storage, "get", away)
+    assert isinstance(control._logs._segments, logs._Segments)
+    path = f"/v1/jobs/{life.job}/logs"
+    for asked in (path, f"{path}?worker=w0", f"{path}?tail=5"):
+        problem(http.get(asked), 503, "unavailable")
+    problem(http.get(f"{path}?worker=w0", headers={"Accept": "text/plain"}), 503, "unavailable")
+    stream = http.get(path, headers={"Accept": "text/event-stream"})  # it breaks off, and is asked for again
+    assert "event: end" not in stream.text
+    assert "Traceback" not in caplog.text
+
+
+def test_the_process_is_alive_although_all_its_threads_wait_for_the_database(
+    live: Live, http: httpx.Client, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kubelet asks: a restart would only make it worse."""
+    waiting, over = threading.Semaphore(0), threading.Event()
+
+    def never(**_: object) -> dict[str, object]:
+        waiting.release()
+        over.wait(60)
+        return {"items": [], "next_cursor": None}
+
+    monkeypatch.setattr(control, "queue", never)
+    http.get("/v1/me")  # the token is believed from here on
+    with ThreadPoolExecutor(60) as callers:
+        asked = [callers.submit(http.get, "/v1/queue") for _ in range(60)]
+        for _ in range(40):  # as many as there are threads
+            assert waiting.acquire(timeout=60)
+        try:
+            assert httpx.get(f"{live.url}/healthz", trust_env=False, timeout=20).json() == {"ok": True}
+        finally:
+            over.set()
+        assert {reply.result().status_code for reply in asked} <= {200, 401}

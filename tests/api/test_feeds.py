@@ -10,6 +10,7 @@ import pytest
 
 from elastrain.api import sse
 from elastrain.client import Client
+from elastrain.service.store import jobs
 from serving import Life, Live
 
 STREAM = {"Accept": "text/event-stream"}
@@ -163,3 +164,19 @@ def test_joined_pages_of_a_few_bytes_are_the_whole_log(http: httpx.Client, life:
             break
         offset = page["next_offset"]
     assert joined.replace("\n", "") == text.replace("\n", "")
+
+
+def test_a_job_that_is_deleted_while_it_is_followed_ends_the_stream_quietly(
+    http: httpx.Client, life: Life, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.runs()
+    heard = []
+    with http.stream("GET", f"/v1/jobs/{life.job}/feed", headers=STREAM) as stream:
+        for line in stream.iter_lines():
+            heard.append(line)
+            if "job.running" in line:
+                with life.control.store.write() as tx:  # as `delete` does once it has ended
+                    jobs.change(tx, life.job, deleted_at=1.0)
+                life.control.changes.tell(life.job)
+    assert "event: end" not in heard and "Traceback" not in caplog.text
+    assert http.get(f"/v1/jobs/{life.job}/feed", headers=STREAM).status_code == 404

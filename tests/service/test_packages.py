@@ -2,11 +2,14 @@
 
 import hashlib
 import io
+import random
 import stat
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from elastrain.service import zipcheck
 from elastrain.service.auth import Actor
 from elastrain.service.errors import Invalid, TooLarge
 from world import ADMIN, SPEC, World
@@ -100,3 +103,40 @@ def test_a_package_over_the_limit_is_refused_with_both_numbers_and_the_largest_f
     with pytest.raises(TooLarge):
         world.control.package_upload("0" * 64, actor=ADMIN, declared_bytes=10_001)
     assert stored(world) == []
+
+
+def broken(method: int, packed: bytes, flip: bool) -> bytes:
+    """A zip whose only file does not unpack."""
+    body = bytearray(zipped({"task.py": b"".join(b"%d," % n for n in range(3000))}, method=method))
+    start = body.index(b"task.py") + len(b"task.py")
+    middle = start + 40
+    body[middle : middle + len(packed)] = packed
+    if flip:
+        body[start : start + 4] = b"\xff\xff\xff\xff"
+    return bytes(body)
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_zip_whose_contents_were_made_up_is_refused_whatever_packs_it(
+    world: World, method: int, flip: bool
+) -> None:
+    with pytest.raises(Invalid, match="not a good zip"):
+        upload(world, broken(method, b"\x00\xff" * 60, flip))
+
+
+def test_a_zip_with_any_bytes_flipped_is_taken_or_refused_and_never_a_fault(tmp_path: Path) -> None:
+    whole = zipped({"a/task.py": b"class Mine: ...\n" * 20, "b.bin": bytes(range(256))})
+    draw, refused, file = random.Random(4), 0, tmp_path / "package.zip"
+    for _ in range(500):
+        body = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            body[draw.randrange(len(body))] ^= 1 << draw.randrange(8)
+        file.write_bytes(body)
+        try:
+            zipcheck.check(file, len(body))
+        except (Invalid, TooLarge):
+            refused += 1
+    assert refused > 400

@@ -42,6 +42,9 @@ IdempotencyKey = Annotated[
     ),
 ]
 
+# beyond what any position, step or offset comes to, and within what every database can compare
+MOST = 2**53
+
 Answers = dict[int | str, dict[str, Any]]
 
 

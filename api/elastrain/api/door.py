@@ -24,6 +24,8 @@ DRIVERS = frozenset(
 # the most bytes of a JSON body; packages stream past it, with the service's own limit
 BODY_MAX = 16 * 2**20
 STREAMED = "/v1/packages/"
+# and of one that is read before anybody has shown who he is
+CLAIM, CLAIM_MAX = ("POST", "/v1/driver/claim"), 64 * 2**10
 
 
 class Door:
@@ -42,7 +44,7 @@ class Door:
                 await render(error)(scope, receive, send)
                 return
             if not scope["path"].startswith(STREAMED):
-                receive = limited(receive)
+                receive = limited(receive, most(scope))
         await self.app(scope, receive, send)
 
     async def enter(self, scope: Scope) -> None:
@@ -56,27 +58,31 @@ class Door:
                 actor = await run_in_threadpool(self.control.authenticate, token)
             scope.setdefault("state", {})["actor"] = actor
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > BODY_MAX and not scope["path"].startswith(STREAMED):
-            raise too_large(int(length))
+        if length.isdigit() and int(length) > most(scope) and not scope["path"].startswith(STREAMED):
+            raise too_large(int(length), most(scope))
 
 
-def too_large(size: int) -> TooLarge:
+def most(scope: Scope) -> int:
+    """Bytes that the body of a request may have."""
+    return CLAIM_MAX if (scope["method"], scope["path"]) == CLAIM else BODY_MAX
+
+
+def too_large(size: int, limit: int) -> TooLarge:
     return TooLarge(
-        f"The body has {size} bytes or more, the limit is {BODY_MAX}.",
-        extra={"size": size, "limit": BODY_MAX},
+        f"The body has {size} bytes or more, the limit is {limit}.", extra={"size": size, "limit": limit}
     )
 
 
-def limited(receive: Receive) -> Receive:
-    """`receive` that raises TooLarge once more than BODY_MAX bytes came: a chunked body names no length."""
+def limited(receive: Receive, limit: int) -> Receive:
+    """`receive` that raises TooLarge once more than `limit` bytes came: a chunked body names no length."""
     size = 0
 
     async def counted() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > BODY_MAX:
-            raise too_large(size)
+        if size > limit:
+            raise too_large(size, limit)
         return message
 
     return counted

@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 
 from elastrain.api.replies import dumps
 from elastrain.service.control import Actor, Control
-from elastrain.service.errors import Unavailable
+from elastrain.service.errors import NotFound, Unavailable
 
 Kind = Literal["event", "metric", "log"]
 KINDS: tuple[Kind, ...] = ("event", "metric", "log")
@@ -64,7 +64,10 @@ class Follow:
             read = partial(self.service.feed, job, actor=self.actor, after=after, kinds=self.kinds)
             try:
                 page = await run_in_threadpool(read)
-            except Unavailable:  # the stream breaks off without its end, and the client comes back
+            except (
+                Unavailable,
+                NotFound,
+            ):  # it breaks off without its end: the client asks again, and is told
                 return
             for row in page["rows"]:
                 if self.fits(row["data"]):

@@ -40,10 +40,16 @@ class Bulk:
     ) -> Json:
         """{dry_run, items: [{id, name, status, done, detail}]}: every job that the filter finds.
 
-        Jobs that have ended are found only if `status` names theirs. Raises Invalid without any filter.
+        Jobs that have ended are found only if `status` names theirs. Raises Invalid without any filter, and
+        for one that is empty.
         """
         actor.must("member", "cancel jobs")
         asked = {"status": status, "project": project, "label": label}
+        if blank := [name for name, value in asked.items() if value is not None and not value.strip()]:
+            raise Invalid(
+                f"{' and '.join(blank)} {'is' if len(blank) == 1 else 'are'} empty, and would fit every job",
+                hint="Leave it out, or name what you mean; a variable of your shell may not be set.",
+            )
         if not any(asked.values()):
             alive = ",".join(status for status in Status if status not in ENDED)
             raise Invalid("Nothing says which jobs to cancel", hint=f"For all that live: status={alive}")
@@ -54,6 +60,9 @@ class Bulk:
         if (before := self._once.known(actor, ROUTE, key, asked)) is not None:
             return before  # and what was submitted since is not cancelled by the repetition
         items: list[Json] = []
+        rows.sort(
+            key=lambda row: row.id
+        )  # as whoever locks several: two that meet do not wait for each other
 
         def act(tx: Tx) -> tuple[None, Json]:
             return None, {"dry_run": False, "items": items}
@@ -62,6 +71,7 @@ class Bulk:
         for first in range(0, len(rows), AT_ONCE):
             with self._store.write() as tx:
                 items += [self._cancel(tx, row, wanted, actor) for row in rows[first : first + AT_ONCE]]
+        items.reverse()  # the newest first, as in a list
         answer, _ = self._once.do(actor, ROUTE, key, asked, act)
         for item in items:
             self._changes.tell(item["id"], decide=True)

@@ -7,15 +7,18 @@ from typing import Any
 
 from elastrain.service import views
 from elastrain.service.auth import Actor
+from elastrain.service.casts import MAX_INT
 from elastrain.service.clock import rfc3339
 from elastrain.service.errors import Invalid, NotFound
 from elastrain.service.finding import find
 from elastrain.service.jobs import ENDED, Status
 from elastrain.service.store import Store, Tx, attempts, feed, installation, jobs, metrics, queued, training
-from elastrain.service.store.rows import JobRow
+from elastrain.service.store.rows import JobRow, SegmentRow
 
 Json = dict[str, Any]
 MAX_PAGE = 1000
+# what a page of the feed brings of logs at most: a follower holds it in memory, and followers are many
+FEED_LOG_BYTES = 4 * 1024 * 1024
 # how long after a job's end its driver may still bring logs
 LAST_WORDS_S = 15.0
 
@@ -128,9 +131,9 @@ def find_checkpoint(tx: Tx, row: JobRow, step: int | str) -> Json:
 
 def feed_page(tx: Tx, row: JobRow, after: int, kinds: Collection[str], limit: int, now: float) -> Json:
     limit = _limit(limit)
-    rows = feed.page(tx, row.id, after, kinds, limit)
-    end = None
-    if len(rows) < limit and _all_said(tx, row, now):
+    found = feed.page(tx, row.id, after, kinds, limit)
+    rows, end = _of_a_bearable_size(found), None
+    if len(rows) == len(found) < limit and _all_said(tx, row, now):
         end = {
             "status": row.status.value,
             "reason": row.reason,
@@ -139,6 +142,16 @@ def feed_page(tx: Tx, row: JobRow, after: int, kinds: Collection[str], limit: in
         }
     position = rows[-1].position if rows else after
     return {"rows": [views.feed_row(item) for item in rows], "position": position, "end": end}
+
+
+def _of_a_bearable_size(rows: list[feed.Event | feed.Point | SegmentRow]) -> list[Any]:
+    """The first of them, one at least."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += row.bytes if isinstance(row, SegmentRow) else 0
+        if size > FEED_LOG_BYTES and count:
+            return rows[:count]
+    return rows
 
 
 def _all_said(tx: Tx, row: JobRow, now: float) -> bool:
@@ -160,15 +173,24 @@ def _limit(limit: int) -> int:
 
 
 def statuses_in(text: str | None) -> list[str]:
-    wanted = [part for part in (text or "").split(",") if part]
+    wanted = _parts("status", text)
     for part in wanted:
         if part not in list(Status):
             raise Invalid(f"{part[:40]!r} is no status; there are {', '.join(Status)}")
     return wanted
 
 
+def _parts(name: str, text: str | None) -> list[str]:
+    """Those between the commas. Raises Invalid for a filter that is given and names nothing: it would fit
+    every job."""
+    parts = [part for part in (text or "").split(",") if part.strip()]
+    if text and not parts:
+        raise Invalid(f"{name} is {text[:40]!r}, which names nothing: leave it out, or name one")
+    return parts
+
+
 def labels_in(text: str | None) -> list[tuple[str, str]]:
-    pairs = [part.partition(":") for part in (text or "").split(",") if part]
+    pairs = [part.partition(":") for part in _parts("label", text)]
     if any(not colon for _, colon, _ in pairs):
         raise Invalid(f"label is {(text or '')[:80]!r}; write key:value")
     return [(key, value) for key, _, value in pairs]
@@ -186,7 +208,9 @@ def _jobs_cursor(text: str | None) -> tuple[float, str] | None:
 
 def _pair_cursor(text: str | None) -> tuple[int, int]:
     try:
-        attempt, generation = (text or "0_-1").split("_")
-        return int(attempt), int(generation)
+        attempt, generation = map(int, (text or "0_-1").split("_"))
+        if max(abs(attempt), abs(generation)) > MAX_INT:
+            raise ValueError(text)
+        return attempt, generation
     except ValueError:
         raise Invalid(f"{(text or '')[:80]!r} is no cursor; take next_cursor of the page before") from None

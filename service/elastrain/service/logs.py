@@ -5,19 +5,21 @@ Keys are made from rows, never from what a caller wrote, so nobody reads another
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from elastrain.service.clock import rfc3339
-from elastrain.service.errors import Invalid, NotFound
+from elastrain.service.errors import Invalid, NotFound, Unavailable
 from elastrain.service.jobs import ENDED
 from elastrain.service.logtext import MAX_REST, lines_of, rest_length, text_of, unfinished_length
 from elastrain.service.store import Store, feed, training
 from elastrain.service.store.rows import JobRow, SegmentRow
 from elastrain.trainers.storage import NotFound as NoObject
-from elastrain.trainers.storage import Storage
+from elastrain.trainers.storage import Storage, StorageError
 
 Json = dict[str, Any]
 MAX_PAGE_BYTES = 4 * 1024 * 1024
@@ -44,7 +46,7 @@ class LogReader:
         tail: int | None,
         cursor: str | None,
     ) -> Json:
-        """See Control.logs. Raises NotFound, Invalid."""
+        """See Control.logs. Raises NotFound, Invalid, Unavailable."""
         if limit < 1 or (offset or 0) < 0 or (tail is not None and tail < 0):
             raise Invalid("limit is at least 1, offset and tail at least 0")
         if worker is None and offset is not None:
@@ -60,7 +62,7 @@ class LogReader:
         return self._file(job, number, worker, offset or 0, limit)
 
     def raw(self, job: JobRow, worker: str, attempt: int | None, offset: int) -> tuple[int, Iterator[bytes]]:
-        """See Control.log_bytes. Raises NotFound."""
+        """See Control.log_bytes. Raises NotFound, Unavailable."""
         number = self._attempt(job, worker, attempt)
         if number is None:
             return 0, iter(())
@@ -68,7 +70,10 @@ class LogReader:
             end = feed.file_end(tx, job.id, number, worker)
             pieces = feed.file_segments(tx, job.id, number, worker, offset, end)
         size = sum(piece.bytes - max(0, offset - piece.offset) for piece in pieces)
-        return size, (self._segments.get(job.id, p)[max(0, offset - p.offset) :] for p in pieces)
+        chunks = (self._segments.get(job.id, p)[max(0, offset - p.offset) :] for p in pieces)
+        return size, chain(
+            (next(chunks, b""),), chunks
+        )  # a storage that is away is noticed before the answer
 
     def fill(self, job: str, rows: list[Json]) -> None:
         """Give the log rows of a feed page their text, and the offset where it begins."""
@@ -194,6 +199,8 @@ class _Segments:
             data = self._storage.get(key)[: segment.bytes]
         except NoObject:
             return _lost(segment.bytes)
+        except StorageError as error:
+            raise Unavailable(f"The object storage did not give a piece of the log: {error}") from error
         with self._lock:
             self._kept[key] = data
             while len(self._kept) > CACHED_SEGMENTS:
@@ -243,7 +250,7 @@ def _ends(items: list[Json]) -> int:
 
 
 def _position(cursor: str | None) -> int:
-    if cursor and not cursor.isdigit():
+    if cursor and not re.fullmatch("[0-9]{1,18}", cursor):
         raise Invalid(f"{cursor[:40]!r} is no cursor; take next_cursor of the page before")
     return int(cursor or 0)
 

@@ -5,15 +5,17 @@ Every call raises RayUnreachable if there is no answer to rely on: nothing may b
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
 import httpx
+
+from elastrain.service.casts import clean
 
 TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 # Ray answers a submit once the supervisor is being created, which takes its time on a busy head
@@ -90,19 +92,22 @@ class RayJobs:
         self._http.close()
 
     def version(self) -> str:
-        return str(self._get("/api/version")["ray_version"])
+        with understood():
+            return str(self._get("/api/version")["ray_version"])
 
     def session(self) -> str:
         """Ray's session: kept by a head that restarts with what the old one knew, as its jobs are."""
-        return str(self._get("/api/version")["session_name"])
+        with understood():
+            return str(self._get("/api/version")["session_name"])
 
     def jobs(self) -> list[RayJob]:
-        listed = self._get("/api/jobs/")
-        return [_job(item) for item in listed if item.get("submission_id")]
+        with understood():
+            return [_job(item) for item in self._get("/api/jobs/") if item.get("submission_id")]
 
     def job(self, submission_id: str) -> RayJob | None:
         reply = self._ask("GET", f"/api/jobs/{submission_id}")
-        return None if reply.status_code == 404 else _job(_json(reply))
+        with understood():
+            return None if reply.status_code == 404 else _job(_json(reply))
 
     def submit(self, launch: Launch) -> None:
         """Ray is told nothing but what `launch` says: whoever can call its API can read all of it."""
@@ -127,12 +132,14 @@ class RayJobs:
 
     def logs(self, submission_id: str) -> str:
         reply = self._ask("GET", f"/api/jobs/{submission_id}/logs")
-        return "" if reply.status_code in (400, 404) else str(_json(reply).get("logs") or "")
+        with understood():
+            return "" if reply.status_code in (400, 404) else str(_json(reply).get("logs") or "")
 
     def nodes(self) -> list[RayNode]:
-        found = self._get("/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
-        used = self._used()
-        return [_node(node, used.get(str(node["node_id"]), {})) for node in found]
+        with understood():
+            found = self._get("/api/v0/nodes?detail=1&limit=10000")["data"]["result"]["result"]
+            used = self._used()
+            return [_node(node, used.get(str(node["node_id"]), {})) for node in found]
 
     def _used(self) -> dict[str, dict[str, Any]]:
         """{node: {resource: [in use, total]}}, as the autoscaler last wrote it; empty until it has."""
@@ -169,17 +176,24 @@ def ray_token(env: Mapping[str, str] | None = None) -> str | None:
         return None
 
 
+@contextmanager
+def understood() -> Iterator[None]:
+    """Whatever else answers at that address, or another version of Ray, is no answer to rely on."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RayUnreachable("what answered is not Ray's dashboard, or one of another version") from error
+
+
 def _json(reply: httpx.Response) -> Any:
     if reply.status_code >= 400:
         raise RayUnreachable(f"Ray answered {reply.status_code}: {_last_line(reply.text)}")
-    try:
-        return reply.json()
-    except json.JSONDecodeError:
-        raise RayUnreachable("what answered is not Ray's dashboard") from None
+    return reply.json()
 
 
 def _job(item: Mapping[str, Any]) -> RayJob:
-    return RayJob(str(item["submission_id"]), cast(JobState, item["status"]), str(item.get("message") or ""))
+    said = clean(item.get("message") or "")  # it quotes the driver's log, where there may be anything
+    return RayJob(str(item["submission_id"]), cast(JobState, item["status"]), said)
 
 
 def _node(item: Mapping[str, Any], usage: Mapping[str, Any]) -> RayNode:
@@ -217,5 +231,5 @@ def _kind(error: httpx.HTTPError) -> str:
 
 
 def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
+    lines = clean(text).strip().splitlines()
     return lines[-1][:300] if lines else ""

@@ -11,7 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from elastrain.service import receipts
-from elastrain.service.casts import BadFact, Fact, clean, fields, finite, real, strict, text, whole, worker_id
+from elastrain.service.casts import (
+    MAX_INT,
+    BadFact,
+    Fact,
+    clean,
+    fields,
+    finite,
+    real,
+    strict,
+    text,
+    whole,
+    worker_id,
+)
 from elastrain.service.clock import seconds
 from elastrain.service.jobs import Reason, Signal, Status, advance
 from elastrain.service.scheduling.curve import observe
@@ -161,6 +173,8 @@ def _progress(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -
         return  # the attempt is over: what it says about itself as running is old
     counted = ("step", "total_steps", "steps_skipped", "workers_replaced", "workers_active")
     known = {name: value for name, value in fact.items() if value is not None}
+    if isinstance(total := known.get("total_steps"), int) and total > MAX_INT:
+        known["total_steps"] = MAX_INT  # who trains "for ever" names a number of epochs to match
     values = fields(known, wholes=counted, numbers=("epoch", "samples_per_s"))
     values |= {**_holdings(row, known), **_speed(row, known)}
     values["eta_s"] = finite(fact["eta_s"]) if fact.get("eta_s") is not None else None

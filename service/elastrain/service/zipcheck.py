@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import stat
 import struct
 import zipfile
@@ -15,6 +16,20 @@ MAX_FILES = 100_000
 # beyond this a file is a bomb, not code; small files may compress as well as they like
 MAX_RATIO = 200
 RATIO_MATTERS_BYTES = 1024 * 1024
+# what zipfile and the decompressors below it raise for bytes that somebody made up
+BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    IndexError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 
@@ -27,15 +42,8 @@ def check(path: Path, size: int) -> None:
                 _check_member(member)
             _check_total(members, size)
             _check_contents(package, members)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        UnicodeError,
-    ) as error:
-        raise Invalid(f"The body is not a good zip file: {error}") from None
+    except BROKEN as error:
+        raise Invalid(f"The body is not a good zip file: {error or type(error).__name__}") from None
 
 
 def largest_so_far(path: Path, count: int = 5) -> list[tuple[str, int]]:

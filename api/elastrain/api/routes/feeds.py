@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from elastrain.api.asking import Answers, Cursor, JobId, Service, refusals
+from elastrain.api.asking import MOST, Answers, Cursor, JobId, Service, refusals
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.training import EventPage, LogPage
@@ -14,11 +14,11 @@ from elastrain.service.errors import Invalid
 
 router = APIRouter(prefix="/jobs/{job}", tags=["feeds"], responses=refusals(401, 403, 404, 422))
 
-After = Annotated[int, Query(ge=0, description="Only what comes after this position.")]
+After = Annotated[int, Query(ge=0, le=MOST, description="Only what comes after this position.")]
 LastEventId = Annotated[
-    int | None, Header(ge=0, description="Where a broken stream goes on; wins over `after`.")
+    int | None, Header(ge=0, le=MOST, description="Where a broken stream goes on; wins over `after`.")
 ]
-Attempt = Annotated[int | None, Query(ge=1, description="The current one if left out.")]
+Attempt = Annotated[int | None, Query(ge=1, le=MOST, description="The current one if left out.")]
 WORKER = r"^[A-Za-z0-9-]{1,63}$"
 
 
@@ -52,7 +52,7 @@ def metrics(
     names: Annotated[
         str | None, Query(max_length=2000, description="Comma-separated; all if left out.")
     ] = None,
-    from_step: Annotated[int, Query(ge=0)] = 0,
+    from_step: Annotated[int, Query(ge=0, le=MOST)] = 0,
     points: Annotated[int, Query(ge=1, le=100_000, description="At most so many per name.")] = 1000,
     after: After = 0,
     last_event_id: LastEventId = None,
@@ -74,7 +74,7 @@ def logs(
         str | None, Query(pattern=WORKER, description="Such as `w3`, `driver`, `setup`.")
     ] = None,
     attempt: Attempt = None,
-    offset: Annotated[int | None, Query(ge=0, description="Bytes to skip, with `worker`.")] = None,
+    offset: Annotated[int | None, Query(ge=0, le=MOST, description="Bytes to skip, with `worker`.")] = None,
     limit: Annotated[int, Query(ge=1, le=2**20, description="Bytes at most.")] = 65536,
     tail: Annotated[int | None, Query(ge=1, le=10_000, description="Only the last lines.")] = None,
     cursor: Cursor = None,

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query
 from starlette.concurrency import run_in_threadpool
 
-from elastrain.api.asking import Cursor, IdempotencyKey, JobId, Limit, Service, Writing, refusals
+from elastrain.api.asking import (
+    MOST,
+    Cursor,
+    IdempotencyKey,
+    JobId,
+    Limit,
+    Service,
+    Writing,
+    refusals,
+)
 from elastrain.api.door import Asker
 from elastrain.api.replies import Reply
 from elastrain.api.schemas.jobs import Cancelled, DryRun, Job, JobPage, JobPatch
@@ -175,7 +184,7 @@ def clone(
 
 @router.get("/{job}/workers", response_model=WorkerPage, responses=refusals(404))
 def workers(
-    service: Service, asker: Asker, job: JobId, attempt: Annotated[int | None, Query(ge=1)] = None
+    service: Service, asker: Asker, job: JobId, attempt: Annotated[int | None, Query(ge=1, le=MOST)] = None
 ) -> Reply:
     """The workers of the current attempt (or of the one asked for), those that left included."""
     return Reply(service.workers(job, actor=asker, attempt=attempt))
