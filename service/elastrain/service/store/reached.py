@@ -24,7 +24,7 @@ def readable() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        raise NoDatabase(f"names something else: {_first_line(error.orig)}") from error
+        raise NoDatabase(f"names something else: {first_line(error.orig)}") from error
 
 
 @contextmanager
