@@ -13,6 +13,7 @@ import torch
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Closed, Hub, Line, connect
 from elastrain.trainers.strategies.pushing import PushingWorker, Servers
+from elastrain.trainers.strategies.serving import ServingTrainer
 
 PATIENCE_S = 20.0
 
@@ -120,3 +121,18 @@ def test_a_task_of_one_server_that_came_before_the_welcome_of_another_is_not_los
         servers.inbox.put((rank, {"kind": kind}, torch.empty(0)))
     heard = [worker._hear(servers, kind)[:2] for kind in ("welcome", "task", "task")]
     assert heard == [(0, {"kind": "welcome"}), (1, {"kind": "task"}), (0, {"kind": "task"})]
+
+
+def test_a_worker_whose_push_arrives_before_the_others_have_said_hello_is_heard(hub: Hub) -> None:
+    """It kept what it had in hand, and had nearly all of it."""
+    server = object.__new__(ServingTrainer)
+    server.strategy = SimpleNamespace(staleness=None)  # type: ignore[assignment]
+    server.replica = SimpleNamespace(plan=SimpleNamespace(total_steps=9), order=[], step=0)  # type: ignore[assignment]
+    server.session = SimpleNamespace(check=lambda generation: None)  # type: ignore[assignment]
+    server.hub, server.repeats, server.workers = hub, None, ["w0", "w1"]
+    words = ("w0", {"kind": "hello", "task": [0, 0]}), ("w0", {"kind": "arrived", "step": 0})
+    for word in (*words, ("w1", {"kind": "hello", "task": None})):
+        hub.inbox.put(word)
+    server._meet_workers(SimpleNamespace(number=1), [])  # type: ignore[arg-type]
+    assert server.ledger is not None and server.ledger.choose() == Task(0, 0)
+    assert server.ledger.deal() == [("w1", Task(1, 0))]

@@ -104,6 +104,9 @@ class ServingTrainer(Trainer):
         ledger.stored(stored)
         while len(ledger.hands) < len(self.workers):
             worker, head = self._next_word(generation)
+            if head["kind"] == "arrived":  # who was welcomed first may be done before the last one says hello
+                ledger.arrive(worker, head["step"])
+                continue
             task = Task(*head["task"]) if head["task"] is not None else None
             ledger.join(worker, task)
             self.hub.send(worker, {"kind": "welcome", "keep": ledger.hands[worker] is not None})
