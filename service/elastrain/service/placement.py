@@ -79,12 +79,13 @@ class Placement:
             wait, before = facts.ray_unreachable(error), known.plan
             return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
         seen = [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in nodes]
-        there = facts.nodes_of(seen, known.asks, self._driver_cpu, self._ceiling, self._held(known, now))
+        ours, before = known.occupying, self._held(known, now)
+        there = facts.nodes_of(seen, ours, self._driver_cpu, self._ceiling, before)
         return plan(known.asks, there, known.policy(self._driver_cpu, now), breathe)
 
     def _held(self, known: facts.Facts, now: float) -> dict[str, float]:
         """The most that our jobs held lately: Ray shows it as used for a while after it was given back."""
-        self._lately.append((now, facts.ours_of(known.asks, self._driver_cpu)))
+        self._lately.append((now, facts.ours_of(known.occupying, self._driver_cpu)))
         while not 0 <= now - self._lately[0][0] <= STEADY_S:  # below 0: the clock was set back
             self._lately.popleft()
         names = {name for _, held in self._lately for name in held}

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 ROUND_S = 1.0
 # so many times as long as a round computed it rests, up to REST_MAX_S: the API shares its interpreter
-REST, REST_MAX_S = 9.0, 3.0
+REST, REST_MAX_S = 19.0, 3.0
 # how often what was seen is written down although nothing changed
 BEAT_EVERY_S = 5.0
 NEED_STORAGE = (Action.CLOSE, Action.CLUSTER_LOST, Action.READ_OUTCOME)

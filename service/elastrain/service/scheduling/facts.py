@@ -38,7 +38,8 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the store knows, in one reading. plan: the one that was made last."""
+    """What the store knows, in one reading. asks: of the active jobs, then of the waiting ones. plan: the one
+    that was made last."""
 
     active: dict[str, JobRow]
     waiting: dict[str, WaitingRow]
@@ -54,6 +55,11 @@ class Facts:
         before = self.active.get(row.id)
         now = (row.status, row.desired_version)
         return before is not None and (before.status, before.desired_version) == now
+
+    @property
+    def occupying(self) -> list[Ask]:
+        """Those that have workers, or are giving them back."""
+        return self.asks[: len(self.active)]
 
     def policy(self, driver_cpu: float, now: float) -> Policy:
         known = {
@@ -225,5 +231,5 @@ def plan_one(
     if cluster is None or not cluster["reachable"]:
         return ray_unreachable(cluster["detail"] if cluster else "nobody has looked yet")
     ceiling = [Shape.of(item) for item in cluster.get("capacity_max") or ()]
-    nodes = nodes_of(cluster["nodes"], facts.asks, driver_cpu, ceiling)
+    nodes = nodes_of(cluster["nodes"], facts.occupying, driver_cpu, ceiling)
     return plan([*facts.asks, ask], nodes, facts.policy(driver_cpu, ask.since), breathe).answers[ask.id]

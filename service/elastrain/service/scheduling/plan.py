@@ -51,12 +51,13 @@ def plan(
 
 class _Round:
     def __init__(self, asks: Sequence[Ask], nodes: Sequence[Node], policy: Policy) -> None:
-        self._asks = asks
         self._policy = policy
-        self._room = Room(nodes, policy, asks)
-        self._active = [ask for ask in asks if ask.stage in (Stage.RUNNING, Stage.LEAVING)]
+        self._active, self._waiting = list[Ask](), list[Ask]()
+        for ask in asks:  # thousands wait: once
+            (self._waiting if ask.stage in (Stage.WAITING, Stage.RESTING) else self._active).append(ask)
+        self._room = Room(nodes, policy, self._active)
         self._leaving = [ask for ask in self._active if _gives(ask)]
-        self._workers = {ask.id: ask.held for ask in asks if ask.stage is Stage.RUNNING}
+        self._workers = {ask.id: ask.held for ask in self._active if ask.stage is Stage.RUNNING}
         self._whys: dict[str, str] = {}
         self._starting: list[Ask] = []
         self._first: Ask | None = None
@@ -67,9 +68,8 @@ class _Round:
         self._plan = Plan()
 
     def run(self, breathe: Callable[[], None]) -> Plan:
-        waiting = [ask for ask in self._asks if ask.stage in (Stage.WAITING, Stage.RESTING)]
-        short = [ask for ask in self._asks if ask.stage is Stage.RUNNING and ask.held < ask.min]
-        for number, ask in enumerate(in_order([*waiting, *short], self._room, self._policy, breathe)):
+        short = [ask for ask in self._active if ask.stage is Stage.RUNNING and ask.held < ask.min]
+        for number, ask in enumerate(in_order([*self._waiting, *short], self._room, self._policy, breathe)):
             if not number % BREATH:
                 breathe()
             if ask.stage is Stage.RUNNING:
