@@ -192,6 +192,10 @@ def test_who_computes_for_long_sleeps_now_and_then_and_nobody_else(monkeypatch: 
     monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(pace.time, "sleep", slept.append)
     breathe = pace.Breath()
+    for _ in range(10):
+        now[0] += pace.Breath.SHORT_S / 10
+        breathe()
+    assert slept == []
     for step_s in (0.0015, 0.0, 0.001, 0.0015, 0.0):
         now[0] += step_s
         breathe()

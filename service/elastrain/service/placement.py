@@ -58,6 +58,7 @@ class Placement:
         if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
             return []
         silent = _silent(known, wanted)
+        breathe()
         try:
             started = self._write(known, made, wanted, silent, now)
         except plans.NotOurTurn:
@@ -79,8 +80,8 @@ class Placement:
             wait, before = facts.ray_unreachable(error), known.plan
             return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
         seen = [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in nodes]
-        ours, before = known.occupying, self._held(known, now)
-        there = facts.nodes_of(seen, ours, self._driver_cpu, self._ceiling, before)
+        ours, lately = known.occupying, self._held(known, now)
+        there = facts.nodes_of(seen, ours, self._driver_cpu, self._ceiling, lately)
         return plan(known.asks, there, known.policy(self._driver_cpu, now), breathe)
 
     def _held(self, known: facts.Facts, now: float) -> dict[str, float]:

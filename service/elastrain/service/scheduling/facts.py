@@ -28,6 +28,8 @@ from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow
 from elastrain.trainers.spec import SERVER_CPU
 
+# jobs that are gone through without a pause where little is done with each
+MANY = 1000
 STAGES = {
     Status.STARTING: Stage.RUNNING,
     Status.RUNNING: Stage.RUNNING,
@@ -79,7 +81,7 @@ class Known:
     ) -> list[Ask]:
         """What a spec says about its job's size stays as it is for as long as the job waits."""
         known = self._asks  # another thread may be here as well
-        specs = queued.specs(tx, [row.id for row in rows if row.id not in known])
+        specs = queued.specs(tx, [row.id for row in rows if row.id not in known], breathe)
         found: dict[str, tuple[tuple[Any, ...], Ask]] = {}
         for number, row in enumerate(rows):
             if not number % BREATH:
@@ -98,12 +100,17 @@ def read(tx: Tx, now: float, known: Known | None = None, breathe: Callable[[], N
     """A job whose last driver is still leaving rests, and so does one that waits for its next attempt."""
     active, waiting = jobs.in_status(tx, ACTIVE, breathe), queued.rows(tx, breathe)
     leaving = {attempt.job for attempt in attempts.with_driver(tx)}
-    asks = _active_asks(tx, active)
+    breathe()
+    asks, rows = _active_asks(tx, active), dict[str, WaitingRow]()
     for row, ask in zip(waiting, (known or Known()).asks(tx, waiting, breathe), strict=True):
         rests = row.id in leaving or row.next_attempt_at > now
         asks.append(replace(ask, stage=Stage.RESTING) if rests else ask)
-    rows = {row.id: row for row in active}, {row.id: row for row in waiting}
-    return Facts(*rows, asks, projects.every(tx), plans.read(tx))
+        rows[row.id] = row
+        if not len(asks) % MANY:
+            breathe()
+    plan_before = plans.read(tx)
+    breathe()
+    return Facts({row.id: row for row in active}, rows, asks, projects.every(tx), plan_before)
 
 
 def running(tx: Tx) -> list[Ask]:

@@ -46,16 +46,20 @@ def plan(
     breathe: Callable[[], None] = lambda: None,
 ) -> Plan:
     """Pure: the same facts give the same plan. breathe: is called often, to let others compute."""
-    return _Round(asks, nodes, policy or Policy()).run(breathe)
+    return _Round(asks, nodes, policy or Policy(), breathe).run()
 
 
 class _Round:
-    def __init__(self, asks: Sequence[Ask], nodes: Sequence[Node], policy: Policy) -> None:
-        self._policy = policy
+    def __init__(
+        self, asks: Sequence[Ask], nodes: Sequence[Node], policy: Policy, breathe: Callable[[], None]
+    ) -> None:
+        self._policy, self._breathe = policy, breathe
         self._active, self._waiting = list[Ask](), list[Ask]()
         for ask in asks:  # thousands wait: once
             (self._waiting if ask.stage in (Stage.WAITING, Stage.RESTING) else self._active).append(ask)
+        breathe()
         self._room = Room(nodes, policy, self._active)
+        breathe()
         self._leaving = [ask for ask in self._active if _gives(ask)]
         self._workers = {ask.id: ask.held for ask in self._active if ask.stage is Stage.RUNNING}
         self._whys: dict[str, str] = {}
@@ -67,10 +71,11 @@ class _Round:
         self._reclaims = 0
         self._plan = Plan()
 
-    def run(self, breathe: Callable[[], None]) -> Plan:
+    def run(self) -> Plan:
+        breathe = self._breathe
         short = [ask for ask in self._active if ask.stage is Stage.RUNNING and ask.held < ask.min]
         for number, ask in enumerate(in_order([*self._waiting, *short], self._room, self._policy, breathe)):
-            if not number % BREATH:
+            if number < DETAILED or not number % BREATH:
                 breathe()
             if ask.stage is Stage.RUNNING:
                 self._lift(ask)
@@ -80,7 +85,9 @@ class _Round:
             if ask.id not in self._workers:
                 self._plan.queue.append(ask.id)
         self._keep_quotas()
+        breathe()
         self._spare()
+        breathe()
         answers = {id: Grant(workers, self._whys.get(id, "")) for id, workers in self._workers.items()}
         self._plan.answers = {**answers, **self._plan.answers}
         self._plan.first = f"{self._first.title}, which needs {needs(self._first)}" if self._first else None

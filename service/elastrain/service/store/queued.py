@@ -13,7 +13,7 @@ from elastrain.service.store.rows import JobRow, QueuedRow, WaitingRow
 from elastrain.service.store.schema import jobs as table
 
 # ids in one question
-MANY = 500
+MANY = 100
 # rows that are made without a pause
 AT_ONCE = 100
 
@@ -83,12 +83,15 @@ def tell_why(
     tx.execute(_TELL_WHY, {"ids": list(ids), **was, **said})
 
 
-def specs(tx: Tx, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def specs(
+    tx: Tx, ids: Sequence[str], breathe: Callable[[], None] = lambda: None
+) -> dict[str, dict[str, Any]]:
     """{job: its spec}"""
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, len(ids), MANY):
         some = select(table.c.id, table.c.spec).where(table.c.id.in_(ids[first : first + MANY]))
         found.update((id, spec) for id, spec in tx.execute(some).all())
+        breathe()
     return found
 
 
