@@ -23,6 +23,12 @@ _WAITING = select(*(table.c[name] for name in WaitingRow._fields)).where(
 _QUEUED = select(
     *(table.c[name] for name in QueuedRow._fields[:-1]), table.c.spec["resources", "gpu"].as_float()
 ).where(table.c.status == Status.QUEUED.value)
+_IN_ORDER = (
+    select(table.c.id)
+    .where(table.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(table.c.id)
+    .with_for_update()
+)
 _TELL_WHY = (
     update(table)
     .where(
@@ -80,6 +86,7 @@ def tell_why(
     was = {"reason_before": seen.reason, "seen_version": seen.desired_version}
     if tx.dialect.name != "sqlite":
         tx.execute(_IN_ORDER, {"ids": list(ids)}).all()
+    tx.execute(_IN_ORDER, {"ids": list(ids)}).all()  # as whoever locks several jobs
     tx.execute(_TELL_WHY, {"ids": list(ids), **was, **said})
 
 
