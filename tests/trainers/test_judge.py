@@ -35,6 +35,15 @@ def rolls_back(**more: Any) -> dict[str, Any]:
     return {"non_finite": {"policy": "rollback", "max": 0, **more}}
 
 
+def test_in_an_asynchronous_run_the_step_is_named_that_was_computed_and_not_the_place_where_it_counts() -> (
+    None
+):
+    record = RECORD | {"task": [21, 20], "bad": [[3, "w4"]], "workers": ["w4"]}
+    strategy = {"name": "parameter_server", "staleness": None}
+    text = refused(replica(BAD, record, strategy=strategy, non_finite={"policy": "fail"}))
+    assert "the loss of step 21 is not finite (NaN or infinite) on w4, microbatch 3;" in text
+
+
 def test_a_step_that_is_not_finite_within_the_budget_is_endured() -> None:
     judge(replica(BAD), False)
 

@@ -87,10 +87,12 @@ def _go_back(replica: Replica, why: str) -> NoReturn:
 
 
 def _where(record: Json | None, cursor: Cursor) -> str:
-    """Who computed what is not finite."""
-    step = cursor.step - 1
-    bad = record["bad"] if record is not None else []
+    """Who computed what is not finite. In an asynchronous run a step counts at another place than its own,
+    and its worker has no rank among the servers."""
+    step, bad = cursor.step - 1, record["bad"] if record is not None else []
     where = [f"rank {record['workers'].index(w)} ({w}), microbatch {j}" for j, w in bad] if record else []
+    if record is not None and "task" in record:
+        step, where = record["task"][0], [f"{w}, microbatch {j}" for j, w in bad]
     if where:
         return f"the loss of step {step} is not finite (NaN or infinite) on {'; '.join(where)}"
     return f"the gradient of step {step} is not finite (NaN or infinite)"
