@@ -10,6 +10,10 @@ microbatches per worker:
     + with peers: the sums of the chunks that it keeps, P min(1, 2 / workers), and one bucket's partial sums
     + while a checkpoint is written: the state 2 P / workers and, on rank 0, the parameters P, and the file P
 
+With the model of each worker split among k processes (`workers.processes`) all of it by k, in each process,
+but for the parameters of the embedding from forward to backward, those and the gradients of one block, and a
+copy of these on their way between the processes.
+
 Beside that, every worker has activations; they are what forward and backward alone take beyond 2 P.
 """
 
@@ -26,13 +30,14 @@ from rig.analysis import Target, median, ratio
 from rig.report import bars, finish, table
 from rig.rounds import Case, Measure, Results, Row, measure, options
 from rig.run import Run, anonymous_mb, now
-from rig.systems import Limit, Ours, System, Torchrun
+from rig.systems import Limit, Ours, OursSplit, System, Torchrun
 
 P = 9_671_808 * 4 / 1e6  # MB
 BUCKET = 4 * 1024 * 1024 * 4 / 1e6  # MB
 BATCH = 12
 LOOK_S = 0.003
 ALLOWED = 1.1  # of the formula and the activations
+ROOT, BLOCK = (2048 + 32 + 2) * 384 * 4 / 1e6, 1_774_464 * 4 / 1e6  # MB; what a split model brings together
 ALONE, SAVING = "forward and backward", "elastrain, 2 workers, saving"
 
 
@@ -52,6 +57,8 @@ def main() -> int:
     for workers in (1, 2, 4):  # at least one microbatch each
         system = Ours(ours(workers), microbatch=min(6, BATCH // workers))
         cases.append(_case(system, span_s, workers=workers))
+    for processes in (2, 3):
+        cases.append(_case(OursSplit(split(processes), processes), span_s, processes))
     return report(measure(cases, _patient(chosen), 1), chosen.out)
 
 
@@ -61,17 +68,21 @@ def _patient(chosen: argparse.Namespace) -> argparse.Namespace:
     return chosen
 
 
-def _case(system: System, span_s: float, **setting: Any) -> Case:
-    return Case(system, peak(system, span_s, setting.get("workers", 2)), setting)
+def split(processes: int) -> str:
+    return f"elastrain, 2 workers of {processes} processes"
 
 
-def peak(system: System, span_s: float, workers: int) -> Measure:
-    """The largest peak of any worker, over all of the run's steps after the first few."""
+def _case(system: System, span_s: float, processes: int = 1, **setting: Any) -> Case:
+    return Case(system, peak(system, span_s, setting.get("workers", 2), processes), setting)
+
+
+def peak(system: System, span_s: float, workers: int, processes: int) -> Measure:
+    """The largest peak of any process of a worker, over all of the run's steps after the first few."""
 
     def look(run: Run) -> Row:
         run.wait_step(5, workers)
         pids = system.workers(run)
-        assert len(pids) == workers, f"{len(pids)} workers instead of {workers}"
+        assert len(pids) == workers * processes, f"{len(pids)} processes instead of {workers * processes}"
         seen = dict.fromkeys(pids, 0.0)
         until = now() + span_s
         while now() < until:
@@ -105,11 +116,13 @@ def report(results: Results, out: Path) -> int:
     activations = alone - 2 * P if alone is not None else None
     wanted = {ours(n): formula(n, min(6, BATCH // n)) for n in (1, 2, 4)}
     wanted[SAVING] = formula(2, 6, saving=True)
+    wanted |= {split(k): formula(2, 6) / k + ROOT + 4 * BLOCK for k in (2, 3)}
     # What these need by construction: DDP has a copy of the gradients in its buckets.
     wanted |= {ALONE: 2 * P, "DDP": 5 * P, "DDP with ZeRO": 4 * P}
 
     def whole(name: str) -> float | None:
-        return wanted[name] + activations if activations is not None else None
+        parts = next((k for k in (2, 3) if name == split(k)), 1)
+        return wanted[name] + activations / parts if activations is not None else None
 
     heads = ["MB per worker", "measured", "formula", "formula and activations", "measured / that"]
     cells = [(n, measured(n), wanted[n], whole(n), ratio(measured(n), whole(n))) for n in names]

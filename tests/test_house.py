@@ -21,7 +21,7 @@ WITH_TORCH = {
     *("memory", "transports", "digests", "downward", "tensor_file", "worker", "states"),
     *("moments", "compression", "residuals", "coded", "factors", "powersgd", "reducing"),
     *("ended", "soundness", "watch"),
-    *("formed",),
+    *("formed", "lockstep", "follower", "split", "tensor_parallel"),
 }
 
 

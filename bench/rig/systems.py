@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import psutil
+
 from peers.ft import LIGHTHOUSE
 from rig.run import BENCH, Run
 
@@ -238,6 +240,19 @@ class Ours:
         newest = {e["worker"]: e for e in run.events("worker")}
         active = [e for e in newest.values() if e["state"] == "active" and e["rank"] is not None]
         return [e["worker_pid"] for e in sorted(active, key=lambda e: e["rank"])]
+
+
+class OursSplit(Ours):
+    """With the model of each worker split among processes, all of which count."""
+
+    def __init__(self, name: str, processes: int, **setting: Any) -> None:
+        super().__init__(name, **setting)
+        most = 12 // self.setting["microbatch"]
+        self.setting["spec"] = {"workers": {"min": 1, "max": most, "processes": processes}}
+
+    def workers(self, run: Run) -> list[int]:
+        leads = map(psutil.Process, super().workers(run))
+        return [p.pid for lead in leads for p in (lead, *lead.children())]
 
 
 def _ray_folder(run: Run) -> list[Path]:

@@ -172,7 +172,7 @@ def test_an_exception_while_chunks_travel_waits_for_the_step_so_that_nobody_leav
             return arrival
 
     monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 1024)  # so that a half of it is added already
-    monkeypatch.setattr(loop.collectives, "build", lambda *_: Slow(breaks_at=EXCHANGES))
+    monkeypatch.setattr(loop.collectives, "build", lambda *_, **__: Slow(breaks_at=EXCHANGES))
     monkeypatch.setattr(loop, "begins_with", lambda *_: [4])
     task, nobody, session = Fragile(), cast(Any, None), cast(Any, Deaf())
     replica = Replica(SPEC, task, FlatModel(make_module(task, SPEC.seed)), 300, 100)
@@ -202,7 +202,7 @@ def test_a_group_whose_forming_was_cut_short_is_left_behind_whole(monkeypatch: p
     """gloo's destructor waits for what is pending, and to a peer that was cut off that is for ever."""
     left: list[Group] = []
     monkeypatch.setattr(Breaking, "park", lambda group: left.append(group))
-    monkeypatch.setattr(loop.collectives, "build", lambda *_: Breaking(breaks_at=0))
+    monkeypatch.setattr(loop.collectives, "build", lambda *_, **__: Breaking(breaks_at=0))
     replica, opening, _ = joiner()
     nobody: Any = None
     session: Any = Deaf()

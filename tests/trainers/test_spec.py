@@ -51,7 +51,7 @@ def test_what_is_left_out_gets_the_default_of_the_contract() -> None:
         "epochs": 5,
         "steps": None,
         "seed": 0,
-        "workers": {"min": 1, "max": 4, "per_group": 1, "spares": 0},
+        "workers": {"min": 1, "max": 4, "per_group": 1, "spares": 0, "processes": 1, "split": "fully_shard"},
         "resources": {
             "cpu": 1.0,
             "gpu": 0,

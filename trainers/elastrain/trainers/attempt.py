@@ -84,7 +84,7 @@ class Attempt:
         parts = (self.machine, self.coordinator, self.checkpoints, self.tally)
         self.opener = Opener(*parts, self._feed, self._no_checkpoint, self.saving.settled)
         self._address = ""
-        self._members: dict[int, tuple[str, ...]] = {}  # generation -> who keeps state, by rank
+        self._members: dict[int, tuple[str, ...]] = {}  # generation -> who uploads, by rank and process
         self._outcome: asyncio.Future[Outcome] | None = None
         self._paused_at: float | None = None
 
@@ -235,7 +235,8 @@ class Attempt:
             case m.Dismiss(workers, why):
                 self.coordinator.tell(workers, {"kind": "dismiss", "why": why})
             case m.Open(generation, members):
-                self._members[generation] = tuple(w.id for w in self.machine.generation.keepers)
+                each, keepers = range(self.spec.workers.processes), self.machine.generation.keepers
+                self._members[generation] = tuple(w.id for w in keepers for _ in each)
                 self.tally.opened(action.cursor)
                 self.opener.open(action)
             case m.Accept(_, record, cursor):
@@ -247,15 +248,14 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        server, strategy = self.machine.roster.workers[worker].server, self.spec.strategy
-        cpu = strategy.server_cpu if server else self.spec.resources.cpu  # type: ignore[union-attr]
-        return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server)
+        server, parts = self.machine.roster.workers[worker].server, self.spec.workers.processes
+        cpu = self.spec.strategy.server_cpu if server else self.spec.resources.cpu  # type: ignore[union-attr]
+        return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server, parts)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":
             pause = 1e3 * (time.monotonic() - self._paused_at) if self._paused_at is not None else 0.0
-            self._paused_at = None
-            data = {**data, "pause_ms": round(pause, 1)}
+            data, self._paused_at = {**data, "pause_ms": round(pause, 1)}, None
             self.sink({"kind": "generation", "at": now(), "formed_at": now(), **data})
             self.tally.progress("running", self.machine)
         if type_ == "worker.lost":

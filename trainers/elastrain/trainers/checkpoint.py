@@ -49,6 +49,7 @@ class Snapshot:
     state: dict[str, list[Tensor]]  # slot -> the values of each range
     slots: dict[str, Slot]
     block: int  # elements
+    first_block: int  # number of the first block here, among those of all processes of a worker
     model: dict[str, Tensor] | None  # rank 0: every parameter and buffer by name
     parameters: list[str]  # rank 0: the names that are parameters
     buffers_digest: str
@@ -72,14 +73,16 @@ class Snapshots:
         assert replica.cursor is not None
         if rank not in ownership.keepers:
             return  # it keeps nothing that others do not
-        if not self._has_room(generation):
-            whose = {"step": replica.step, "generation": generation, "rank": rank, "world": ownership.world}
+        model, shards = replica.model, replica.shards
+        place, places = rank * shards.count + shards.number, ownership.world * shards.count
+        if not all(shards.gather(self._has_room(generation))):
+            whose = {"step": replica.step, "generation": generation, "rank": place, "world": places}
             why = f"the one before it is not uploaded after {ROOM_S:.0f} s"
             self.session.send("part_failed", **whose, why=why)
             return
-        space, slots = replica.model.space, replica.states.slots
+        space, slots = model.space, replica.states.slots
         # rank 0 uploads the whole model: its own chunks are a part of the same copy
-        params = replica.model.params.clone() if rank == 0 else replica.model.params
+        params = model.params.clone() if rank == 0 else model.params
         chunks: dict[Range, dict[str, Tensor]] = {}
         ranges: list[tuple[str, int, int]] = []
         pieces: dict[str, list[Tensor]] = {s: [] for s in slots}
@@ -89,32 +92,33 @@ class Snapshots:
                 "param": params[window] if rank == 0 else params[window].clone(),
                 **{s: state[s].clone() for s in slots},
             }
-            for piece, a, b in space.pieces_in(chunk):
-                ranges.append((piece.name, a, b))
+            for piece, a, b in model.ranges_in(chunk):
+                first = model.offset(piece)
+                ranges.append((piece.name, first + a, first + b))
                 at = piece.start - window.start
                 for name, slot in slots.items():
                     pieces[name].append(chunks[chunk][name][slot.window(at + a, at + b)])
-        model = None
-        if rank == 0:
-            model = dict(replica.model.values(params))
-            model |= {n: t.clone() for n, t in replica.model.buffers.base.items()}
+        whole = model.whole(params) if rank == 0 else None
+        if whole is not None and place == 0:
+            whole |= {n: t.clone() for n, t in model.buffers.base.items()}
         self._queue.put(
             Snapshot(
                 replica.step,
                 generation,
-                rank,
-                ownership.world,
+                place,
+                places,
                 replica.cursor.to_json(),
                 chunks,
                 ranges,
                 {s: p for s, p in pieces.items() if p},
                 slots,
                 space.block,
-                model,
-                [n for n, _ in replica.model.values()],
+                shards.number * space.blocks,
+                whole if place == 0 else None,
+                [n for n, _ in model.values()],
                 _digest_of_common(replica),
-                {n: t.clone() for n, t in replica.common.items()} if rank == 0 else {},
-                list(replica.order) if replica.order is not None and rank == 0 else None,
+                {n: t.clone() for n, t in replica.common.items()} if place == 0 else {},
+                list(replica.order) if replica.order is not None and place == 0 else None,
             )
         )
 
@@ -216,7 +220,7 @@ def _digests(snapshot: Snapshot) -> list[tuple[int, str]]:
                 digest.update(name.encode())
                 window = slots[name].window(start, start + snapshot.block)
                 digest.update(tensor_bytes(tensors[name][window]))
-            result.append((block, digest.hexdigest()[:32]))
+            result.append((snapshot.first_block + block, digest.hexdigest()[:32]))
     return result
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from elastrain.trainers.memory import blank
+from elastrain.trainers.shards import Alone
 from elastrain.trainers.transports import (
     Broken,
     Gloo,
@@ -77,11 +78,18 @@ class Group:
     blocks for good."""
 
     def __init__(
-        self, rank: int, world: int, control: Gloo | None = None, data: Transport | None = None
+        self,
+        rank: int,
+        world: int,
+        control: Gloo | None = None,
+        data: Transport | None = None,
+        shards: Alone | None = None,
     ) -> None:
-        """control: for the commit, always over gloo. data: for all that is large. One alone has neither."""
+        """control: for the commit, always over gloo. data: for all that is large. One alone has neither.
+        shards: the processes of this member; what it says, the lead says for all of them."""
         assert (control is None) is (data is None)
         self.rank, self.world = rank, world
+        self._shards = shards or Alone()
         self._control, self._data = control, data
         self._frame = _FRAME
         self._sent = 0
@@ -118,9 +126,14 @@ class Group:
     def gather_json(self, entry: Any) -> list[Any]:
         """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry outgrew
         the agreed frame. Entered only with all that was exchanged before in memory."""
-        if self._control is None or self._data is None:
+        if self._data is not None:
+            self._data.settle()
+        self._shards.gather(None)
+        return self._shards.agree(lambda: self._gather_json(entry))
+
+    def _gather_json(self, entry: Any) -> list[Any]:
+        if self._control is None:
             return [entry]
-        self._data.settle()
         data = json.dumps(entry, separators=(",", ":")).encode()
         frames = self._gather_frames(self._control, data)
         lengths = [int.from_bytes(f[:8], "little") for f in frames]
@@ -158,14 +171,15 @@ def build(
     check: Callable[[], None],
     waiting: Callable[[int], None],
     device: torch.device = CPU,
+    shards: Alone | None = None,
 ) -> Group:
     """The group of a generation; returns when all members are there. Raises Broken or Halted.
 
     host: this member's address, for its peers. store_at: where rank 0's key-value store listens.
-    device: where the tensors lie that it exchanges.
+    device: where the tensors lie that it exchanges. shards: the processes of this member.
     """
     if world == 1:
-        return Group(0, 1)
+        return Group(0, 1, shards=shards)
     box: list[Any] = []
     abandoned = threading.Event()
     patience = Patience(check, waiting)
@@ -197,7 +211,8 @@ def build(
         raise
     if isinstance(box[0], Exception):
         raise Broken(short(box[0]))
-    return Group(rank, world, *box[0])
+    control, data = box[0]
+    return Group(rank, world, control, data, shards)
 
 
 def _transports(

@@ -43,7 +43,8 @@ def compare(
 
     At step 0 everybody has what the seed gives: if that differs, it is the user's fault, not the memory's.
     """
-    entry = {"agreed": agreed, "digests": digests(replica, ownership, group.rank)}
+    parts = replica.shards.gather(digests(replica, ownership, group.rank))
+    entry = {"agreed": agreed, "digests": ["-".join(each) for each in zip(*parts, strict=True)]}
     entries = group.gather_json(entry)
     found = differences([e["digests"] for e in entries], ownership, workers)
     if found and replica.step == 0:

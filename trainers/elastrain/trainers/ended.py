@@ -9,12 +9,23 @@ from elastrain.trainers.collectives import Broken, Halted
 from elastrain.trainers.digests import Corrupt
 from elastrain.trainers.faults import UserFault, internal
 from elastrain.trainers.judge import Rewound
-from elastrain.trainers.messages import Report
+from elastrain.trainers.messages import Fault, Report
 from elastrain.trainers.replica import Replica
 from elastrain.trainers.restore import BadCheckpoint
 from elastrain.trainers.session import Session
 
 SAVED_S = 30.0  # for what is being uploaded, before an older checkpoint is looked for
+
+
+def one_sided(error: Exception) -> Fault | None:
+    """The fault, if it may have come upon one of several processes only, while they computed together."""
+    match error:
+        case Boundary() | Halted() | Broken() | BadCheckpoint() | Corrupt() | Rewound():
+            return None
+        case UserFault():
+            return error.fault if error.fault.phase != "verdict" else None
+        case _:
+            return internal(error)
 
 
 class Boundary(Exception):

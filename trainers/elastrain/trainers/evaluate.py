@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from elastrain.trainers.collectives import Group
-from elastrain.trainers.cursor import merge_evaluation
+from elastrain.trainers.cursor import exact_sum, merge_evaluation
 from elastrain.trainers.faults import blamed_on_user
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica
@@ -32,7 +32,7 @@ def evaluate_step(
     position = replica.cursor.position
     rows = []
     for microbatch in shares[group.rank]:
-        session.works(generation)
+        replica.shards.go_on(lambda: session.works(generation))
         with blamed_on_user("evaluate", replica.step, microbatch):
             rows.append([microbatch, _means(replica, reader, position, microbatch)])
     entries = group.gather_json({"log": session.log_number, "microbatches": rows})
@@ -43,13 +43,28 @@ def evaluate_step(
 def _means(replica: Replica, reader: SampleReader, position: int, microbatch: int) -> Json:
     plan, module = replica.eval_plan, replica.model.module
     assert plan is not None
-    batch = reader.read("val", 0, plan.indices(position, microbatch))
+    indices = plan.indices(position, microbatch)
+    batch = reader.read("val", 0, indices)
+    replica.model.ready((replica.shards.generation, replica.step))
     replica.model.buffers.reset()
     module.eval()
-    seed_everything(replica.spec.seed, "evaluate", replica.step, position, microbatch)
+    place = "evaluate", replica.step, position, microbatch, *replica.shards.place
+    seed_everything(replica.spec.seed, *place)
     with torch.no_grad(), precision(replica):
         loss = loss_of(replica.task, module, batch)
         means = metrics_of(replica.task, module, batch)
     replica.model.buffers.reset()
     values = {name: [float(mean.sum), float(mean.weight)] for name, mean in means.items()}
-    return {"loss": [float(loss.sum), float(loss.weight)], **values}
+    values = {"loss": [float(loss.sum), float(loss.weight)], **values}
+    if replica.shards.count > 1:
+        return _in_all(replica, values, replica.shards.tells and replica.shards.counts(len(indices)))
+    return values
+
+
+def _in_all(replica: Replica, values: Json, counts: bool) -> Json:
+    """Of all parts of the microbatch; counts: whether this process has one. Raises ValueError."""
+    said: list[Json] = replica.shards.gather({"counts": counts, "values": values})
+    if len({tuple(each["values"]) for each in said}) > 1:
+        raise ValueError(f"metrics have other names on one process of a worker than on another: {said}")
+    parts = [each["values"] for each in said if each["counts"]]
+    return {name: [exact_sum(p[name][kind] for p in parts) for kind in (0, 1)] for name in values}

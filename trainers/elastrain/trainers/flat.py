@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from elastrain.trainers.chunks import FlatSpace, Piece
+from elastrain.trainers.messages import Range
+from elastrain.trainers.shards import Alone
 
 
 class UnusableModel(ValueError):
@@ -23,22 +25,18 @@ class UnusableModel(ValueError):
 
 
 class FlatModel:
-    """`params` (size,) f32 holds every trainable parameter; the module sees views of it."""
+    """`params` (size,) f32 holds every trainable parameter; the module sees views of it. Where the model is
+    split among the processes of a worker, the same of one part of it: split.py."""
+
+    shards = Alone()
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        if not trained:
-            raise UnusableModel("the model has no parameter that requires a gradient: nothing to train")
-        for name, parameter in trained:
-            if parameter.dtype != torch.float32:
-                raise UnusableModel(
-                    f"parameter {name} is {parameter.dtype}: parameters are float32 (with precision: bf16 "
-                    "the forward pass runs in bf16 by autocast, over float32 masters)"
-                )
+        trained = trained_of(module)
         self.frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
         self.space = FlatSpace.of([(n, tuple(p.shape)) for n, p in trained])
         self.parameters = [p for _, p in trained]  # in registration order, as Piece.index
+        self._named: dict[str, Tensor] = dict(trained)
         self.params = torch.zeros(self.space.size)
         for piece in self.space.pieces:
             view = self.params[piece.start : piece.stop].view(piece.shape)
@@ -63,7 +61,7 @@ class FlatModel:
             if grad.is_sparse:
                 self._warn(f"the sparse gradient of {piece.name} is made dense")
                 grad = grad.to_dense()
-            take(piece, grad)
+            take(piece, self._held(piece, grad))
 
         hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -80,6 +78,10 @@ class FlatModel:
             for hook in hooks:
                 hook.remove()
             self.forget_gradients()
+
+    def _held(self, piece: Piece, grad: Tensor) -> Tensor:
+        """What of a gradient lies here: as large as the piece."""
+        return grad
 
     @contextlib.contextmanager
     def standing_in(self, params: Tensor, buffers: dict[str, Tensor]) -> Iterator[None]:
@@ -115,6 +117,61 @@ class FlatModel:
         named = {p.name: flat[p.start : p.stop].view(p.shape) for p in self.space.pieces}
         named.update({n: p.detach() for n, p in self.frozen.items()})
         yield from sorted(named.items())
+
+    # ---- the whole model, of which each process of a split one has a part ---------------------
+
+    def whole(self, params: Tensor) -> dict[str, Tensor]:
+        """Every parameter by name, in name order, in its full shape; with processes beside this one: all call
+        it together, and the lead alone gets it. params: (size,) f32."""
+        return dict(self.values(params))
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """What of a parameter in its full shape lies here, as `values` gives it. Raises ValueError if the
+        shape is not that of the parameter."""
+        mine = self.frozen.get(name, self._named.get(name))
+        if mine is None or mine.shape != whole.shape:
+            raise ValueError(f"{name} is not of shape {tuple(whole.shape)}")
+        return whole
+
+    def offset(self, piece: Piece) -> int:
+        """The element of the parameter with which the piece begins."""
+        return 0
+
+    def filled(self, piece: Piece) -> int:
+        """Elements of the piece that are the parameter's; what follows is zero and stays so."""
+        return piece.numel
+
+    def ranges_in(self, blocks: Range) -> list[tuple[Piece, int, int]]:
+        """Parameters that lie in a block range: (piece, first and last+1 element within the piece)."""
+        cut = [(p, a, min(b, self.filled(p))) for p, a, b in self.space.pieces_in(blocks)]
+        return [(p, a, b) for p, a, b in cut if a < b]
+
+    def take_over(self, fresh: FlatModel) -> None:
+        """The parameters of another one, which is whole. Frozen ones are what they are."""
+        self.params.copy_(fresh.params)
+
+    def ready(self, when: object) -> None:
+        """Called by all before they compute together. when: what is equal while the parameters are."""
+
+    # ---- buffers ------------------------------------------------------------------------------
+
+    def add_up(self, floats: Tensor) -> Tensor:
+        """Float buffers, each times a weight, of all processes that share the microbatch."""
+        return floats
+
+
+def trained_of(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Trainable parameters in registration order. Raises UnusableModel."""
+    trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    if not trained:
+        raise UnusableModel("the model has no parameter that requires a gradient: nothing to train")
+    for name, parameter in trained:
+        if parameter.dtype != torch.float32:
+            raise UnusableModel(
+                f"parameter {name} is {parameter.dtype}: parameters are float32 (with precision: bf16 "
+                "the forward pass runs in bf16 by autocast, over float32 masters)"
+            )
+    return trained
 
 
 class BufferBank:

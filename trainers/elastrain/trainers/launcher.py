@@ -25,6 +25,7 @@ class WorkerStart:
     attempt: int
     cpu: float = 1.0  # cores
     server: bool = False  # keeps state and computes nothing
+    processes: int = 1  # that the model is split among; the others are its children
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

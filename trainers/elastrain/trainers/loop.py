@@ -15,7 +15,7 @@ from elastrain.trainers.balance import begins_with
 from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group
-from elastrain.trainers.ended import Boundary, ended
+from elastrain.trainers.ended import Boundary, ended, one_sided
 from elastrain.trainers.evaluate import evaluate_step
 from elastrain.trainers.faults import UserFault, blamed_on_user
 from elastrain.trainers.formed import Generation
@@ -40,6 +40,7 @@ class Trainer:
         self, replica: Replica, reader: SampleReader, session: Session, snapshots: Snapshots
     ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
+        self.shards = replica.shards
         self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else step.compute
         self.way = way_of(replica.spec)
         self.group: Group | None = None  # of the generation that forms or trains
@@ -64,11 +65,15 @@ class Trainer:
 
     def _live(self, opening: Opening) -> Report:
         """Train in one generation until it is over; the report says with what."""
+        self.shards.enter(opening.generation)
         try:
             self.train(opening)
         except Dismissed:
             raise
         except Exception as error:
+            self.shards.leave(opening.generation)
+            if self.shards.count > 1 and (fault := one_sided(error)) is not None:
+                self.session.give_up(opening.generation, fault)
             return ended(error, self.replica, self.session, self.snapshots, opening.generation)
         finally:
             if self.group is not None:
@@ -101,6 +106,7 @@ class Trainer:
             ownership.world,
             lambda: self.session.check(opening.generation),
             lambda finished: self.session.waits(opening.generation, finished),
+            shards=self.shards,
         )
         exchange = self.way.exchange(self.replica, group, ownership, opening.workers)
         done = [opening.done.get(w, []) for w in opening.workers]
@@ -126,7 +132,7 @@ class Trainer:
         raises once more in the step, and is told then: whoever is removed for it may hold now what nobody
         else has."""
         opening, rank = generation.opening, generation.group.rank
-        if opening.hold or self.replica.step >= self.replica.plan.total_steps:
+        if opening.hold or self.shards.count > 1 or self.replica.step >= self.replica.plan.total_steps:
             return False
         whole = [worker in opening.whole for worker in opening.workers]
         first = begins_with(self._has(generation), whole, rank, self.replica.at_hand().rows)
@@ -157,6 +163,7 @@ class Trainer:
         if generation.group.world > 2:  # meanwhile
             self.reader.prefetch(replica.plan, replica.step, has[rank])
         arrive()
+        self.shards.gather(None)  # all have everything of theirs
 
     def _has(self, generation: Generation) -> list[list[int]]:
         """The microbatches of this step that each rank will have: what it kept, and what it is to compute."""
@@ -176,7 +183,7 @@ class Trainer:
         for microbatch in microbatches:
             last, done = passed_on if microbatch == microbatches[-1] else None, False
             while not done:
-                self.session.check(generation.number)
+                self.shards.go_on(lambda: self.session.check(generation.number))
                 self.session.began(at, microbatch)
                 with blamed_on_user("compute", at, microbatch):
                     done = self.compute(self.replica, self.reader, at, microbatch, last) or once
@@ -223,6 +230,7 @@ class Trainer:
         if generation.sound != self.replica.step:
             kept = self.way.keeps(generation.ownership, generation.group.rank)
             mine = soundness.unsound(self.replica, *kept)
+            mine = [name for names in self.shards.gather(mine) for name in names]
             if found := [name for names in generation.group.gather_json(mine) for name in names]:
                 condemn(self.replica, found)
             generation.sound = self.replica.step
@@ -278,7 +286,7 @@ class Trainer:
         """Nothing is left to do here. Wait to be dismissed; take another snapshot if one is asked for."""
         self.session.send("idle", generation=generation.number, step=self.replica.step)
         while True:
-            self.session.check(generation.number)
+            self.shards.agree(lambda: self.session.check(generation.number))
             number = self.session.wait_command(generation.handled)
             if number is None:
                 continue

@@ -52,6 +52,14 @@ class Opening:
     def workers(self) -> list[str]:
         return [str(member["worker"]) for member in self.members]
 
+    def of_shard(self, number: int) -> Opening:
+        """As process `number` of a worker sees it: it meets those of the same number."""
+        if number == 0:
+            return self
+        addresses = [m["address"]["shards"][number - 1] for m in self.members]
+        members = tuple({**m, "address": a} for m, a in zip(self.members, addresses, strict=True))
+        return replace(self, members=members)
+
     def of_keepers(self) -> Opening:
         """As those see it who keep state, where they meet by themselves: the first ranks."""
         members = tuple(m for m in self.members if m.get("keeps", True))

@@ -18,6 +18,7 @@ from elastrain.trainers.data import EvalPlan
 from elastrain.trainers.downward import BEHIND, Downward
 from elastrain.trainers.factors import Layout, Q
 from elastrain.trainers.flat import FlatModel
+from elastrain.trainers.meeting import meet
 from elastrain.trainers.messages import Json, Range, Report
 from elastrain.trainers.moments import AdamOfMoments
 from elastrain.trainers.optimizers import Rule, rule
@@ -70,6 +71,7 @@ class Replica:
 
     def __init__(self, spec: JobSpec, task: Task, model: FlatModel, train_size: int, val_size: int) -> None:
         self.spec, self.task, self.model = spec, task, model
+        self.shards = model.shards  # the processes among which the model is split
         self.plan = plan_of(spec, train_size)
         self.eval_plan = EvalPlan(val_size, spec.batch.size, spec.batch.microbatch) if val_size else None
         self.rule = update_rule(spec)
@@ -126,6 +128,8 @@ class Replica:
         self.layout = 0
 
     def report(self, generation: int, why: str, detail: str = "") -> Report:
+        if self.shards.count > 1:
+            meet(self)
         if self.cursor is None:
             return Report(generation, why, -1, detail=detail)  # type: ignore[arg-type]
         partial = self.partial
@@ -272,7 +276,7 @@ class Replica:
         """Parameters and buffers as the seed gives them, once more."""
         if self.touched:
             fresh = FlatModel(make_module(self.task, self.spec.seed))
-            self.model.params.copy_(fresh.params)
+            self.model.take_over(fresh)
             for name, base in self.model.buffers.base.items():
                 base.copy_(fresh.buffers.base[name])
             self.model.buffers.reset()

@@ -133,11 +133,12 @@ def _order(files: Files, steps: int) -> list[Any]:
 def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None:
     replica.model.params.zero_()  # between the parameters too, where a bit may have flipped
     for name, value in replica.model.values():
-        if name not in tensors or tensors[name].shape != value.shape:
-            raise BadCheckpoint(
-                step, "model.safetensors", f"parameter {name} is not there as {tuple(value.shape)}"
-            )
-        value.copy_(tensors[name])
+        if name not in tensors:
+            raise BadCheckpoint(step, "model.safetensors", f"parameter {name} is not there")
+        try:
+            value.copy_(replica.model.part(name, tensors[name]))
+        except ValueError as error:
+            raise BadCheckpoint(step, "model.safetensors", f"parameter {error}") from error
     for name, base in replica.model.buffers.base.items():
         if name not in tensors or tensors[name].shape != base.shape:
             raise BadCheckpoint(
@@ -151,17 +152,20 @@ def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None
 def _take_state(replica: Replica, ranges: list[tuple[str, int, int]], state: dict[str, Tensor]) -> None:
     """Copy every range of a part into the chunks that it overlaps. What no slot of ours is called is another
     job's, and left; a slot of ours that is not in it stays as it begins."""
-    space, slots = replica.model.space, replica.states.slots
-    starts = {p.name: p.start for p in space.pieces}
+    model, slots = replica.model, replica.states.slots
+    space = model.space
+    pieces = {p.name: p for p in space.pieces}
     known = {name: slot for name, slot in slots.items() if name in state}
     at = dict.fromkeys(known, 0)
     for name, a, b in ranges:
-        first = starts[name] + a
+        piece = pieces[name]
+        first = piece.start - model.offset(piece) + a  # where element a would lie if all were here
+        end = piece.start + model.filled(piece)
         for slot, whole in replica.gathered.items():
             whole[first : first + b - a] = state[slot][at[slot] : at[slot] + b - a]
         for blocks, held in replica.states.pieces.items():
             window = space.elements(blocks)
-            lo, hi = max(first, window.start), min(first + b - a, window.stop)
+            lo, hi = max(first, window.start, piece.start), min(first + b - a, window.stop, end)
             if lo < hi:
                 for slot, kind in known.items():
                     there = kind.window(lo - first, hi - first)

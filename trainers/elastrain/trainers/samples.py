@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elastrain.trainers.data import Plan
+from elastrain.trainers.shards import Alone
 from elastrain.trainers.task import Task
 
 BOUNDARY = 64  # bytes; kernels choose their path by alignment, and with it their rounding
@@ -30,8 +31,9 @@ def seed_everything(*what: object) -> None:
 class SampleReader:
     """Reads a microbatch from the Task's datasets."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        self.task, self.seed = task, seed
+    def __init__(self, task: Task, seed: int, shards: Alone | None = None) -> None:
+        """shards: the processes that share a microbatch."""
+        self.task, self.seed, self.shards = task, seed, shards or Alone()
         self.datasets: dict[str, Any] = {"train": task.dataset("train"), "val": task.dataset("val")}
         self._ahead: tuple[tuple[str, int, bytes], Any] | None = None  # one microbatch, read before its time
 
@@ -40,13 +42,14 @@ class SampleReader:
         return len(dataset) if dataset is not None else 0
 
     def read(self, split: str, epoch: int, indices: NDArray[np.int64]) -> Any:
-        """The collated samples, in order. Seeded per sample from (seed, split, epoch, index)."""
+        """The collated samples, in order; of several processes, this one's part of them. Seeded per sample
+        from (seed, split, epoch, index)."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == (split, epoch, indices.tobytes()):
             return ahead[1]
         dataset = self.datasets[split]
         samples = []
-        for index in indices.tolist():
+        for index in self.shards.part(indices).tolist():
             seed_everything(self.seed, split, epoch, index)
             samples.append(dataset[index])
         return aligned(self.task.collate(samples))

@@ -15,35 +15,37 @@ import sys
 import threading
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from elastrain.trainers.collectives import Halted
+from elastrain.trainers.collectives import Broken, Halted
 from elastrain.trainers.launcher import WorkerStart
 from elastrain.trainers.lifeline import SILENCE_S, Lifeline, bound_sends
+from elastrain.trainers.lockstep import Shards
 from elastrain.trainers.messages import Fault, Json, Report
 from elastrain.trainers.opening import Opening
 from elastrain.trainers.reach import unreachable
 from elastrain.trainers.replica import Replica
+from elastrain.trainers.shards import Alone
+from elastrain.trainers.shards import Dismissed as Dismissed
 from elastrain.trainers.storage import Storage
 from elastrain.trainers.wire import decode
 
 CONNECT_S = 20.0
 WORKS_S = 1.0
-
-
-class Dismissed(Exception):
-    """The coordinator needs this worker no longer, or is gone."""
+DEATHS_S = 1.0  # until the death of a shard, of which a fault may be a consequence, has ended its lead
 
 
 class Session:
     """Sends what this worker has to say; holds what it was told. `check` is safe to call at any time."""
 
-    def __init__(self, start: WorkerStart) -> None:
+    def __init__(self, start: WorkerStart, shards: Alone | None = None) -> None:
+        """shards: the processes of this worker, of which this one is the lead."""
         self.start, self.worker = start, start.worker
+        self.shards = shards or Alone()
         self._opened = contextlib.ExitStack()
         self._connection: ClientConnection = self._opened.enter_context(
             connect(
@@ -65,6 +67,7 @@ class Session:
         self._peers: dict[str, Json] = {}  # worker -> address
         self._worked_at = self._said_at = 0.0
         self._lifeline: Lifeline | None = None
+        self._giving_up = threading.Lock()
 
     @property
     def host(self) -> str:
@@ -140,21 +143,27 @@ class Session:
     # ---- hearing ----------------------------------------------------------------------------
 
     def check(self, generation: int) -> None:
-        """Raises Halted if the generation is over, Dismissed if we are."""
+        """Raises Halted if the generation is over, Dismissed if we are, Broken if a shard has left it."""
         if self._gone is not None:
             raise Dismissed(self._gone)
         if self._halted >= generation:
             raise Halted(f"generation {generation} is over")
+        if self.shards.left(generation):
+            raise Broken("another process of this worker has left the generation")
 
     def next_opening(self) -> Opening:
         """Wait for the next generation. Raises Dismissed."""
+        opening = Opening.from_json(self.shards.agree(self._next_opening))
+        return opening.of_shard(self.shards.number)
+
+    def _next_opening(self) -> Json:
         with self._changed:
             self._changed.wait_for(lambda: self._opening is not None or self._gone is not None)
             if self._gone is not None:
                 raise Dismissed(self._gone)
             opening, self._opening = self._opening, None
         assert opening is not None
-        return Opening.from_json(opening)
+        return opening
 
     @property
     def log_number(self) -> int:
@@ -162,6 +171,9 @@ class Session:
 
     def commands(self, generation: int, after: int, upto: int) -> set[str]:
         """The kinds of the log's entries after..upto; waits for one that is still on its way."""
+        return set(self.shards.agree(lambda: sorted(self._commands(generation, after, upto))))
+
+    def _commands(self, generation: int, after: int, upto: int) -> set[str]:
         while upto > after:
             self.check(generation)
             with self._changed:
@@ -171,6 +183,9 @@ class Session:
 
     def wait_command(self, after: int) -> int | None:
         """The newest number, once there is one beyond `after`; None now and then, to look around."""
+        return self.shards.agree(lambda: self._wait_command(after))
+
+    def _wait_command(self, after: int) -> int | None:
         with self._changed:
             known = self._changed.wait_for(
                 lambda: self.log_number > after or self._gone is not None or self._opening is not None,
@@ -196,6 +211,7 @@ class Session:
         """The coordinator is gone for us: whatever waits here ends."""
         with self._changed:
             self._gone = self._gone or why
+            self.shards.lose()
             self._changed.notify_all()
 
     def _hear(self, message: Json) -> None:
@@ -205,6 +221,7 @@ class Session:
                 self._peers = {member["worker"]: member["address"] for member in message["members"]}
             case "halt":
                 self._halted = max(self._halted, message["generation"])
+                self.shards.halt(message["generation"])
             case "command":
                 self._log.append((message["number"], message["command"]))
             case "probe":
@@ -213,6 +230,7 @@ class Session:
                 faulthandler.dump_traceback(sys.stderr)
             case "dismiss":
                 self._gone = message["why"]
+                self.shards.lose()
 
     def _probe(self, generation: int) -> None:
         peers = {w: address for w, address in self._peers.items() if w != self.worker}
@@ -227,6 +245,40 @@ class Session:
                     self.send("beat")
                 with self._changed:
                     self._changed.wait_for(lambda: self._gone is not None, timeout=every_s)
+
+    # ---- for the shards -----------------------------------------------------------------------
+
+    def speak_for(self, shards: Shards) -> None:
+        """From now on pass on what they say, and that they wait or work when we wait for them."""
+
+        def patient(finished: int | None) -> None:
+            if finished is None:
+                self.send("works")
+            else:
+                self.waits(shards.generation, finished)
+
+        shards.patient = patient
+        shards.listen(self._pass_on)
+
+    def _pass_on(self, kind: str, fields: Json) -> None:
+        match kind:
+            case "fault":
+                self.give_up(fields["generation"], Fault(**fields["fault"]))
+            case "start_failed":
+                self.send(kind, **fields)
+                self.wait_dismissed()
+                os._exit(1)
+            case _:
+                self.send(kind, **fields)
+
+    def give_up(self, generation: int, fault: Fault) -> NoReturn:
+        """A fault of one process of several: the others may be waiting for it where nothing wakes them. Tell
+        of it, and end with all of them; what this worker holds the next generation has from others."""
+        with self._giving_up:
+            time.sleep(DEATHS_S)
+            with contextlib.suppress(Dismissed):
+                self.report(Report(generation, "fault", -1, fault=fault))
+            os._exit(1)
 
     def wait_dismissed(self) -> None:
         with self._changed:

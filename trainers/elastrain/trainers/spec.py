@@ -19,7 +19,6 @@ from elastrain.trainers.spec_fields import (
     Argument,
     Cores,
     Count,
-    Crew,
     EnvName,
     EnvValue,
     Json,
@@ -31,7 +30,6 @@ from elastrain.trainers.spec_fields import (
     Positive,
     Section,
     Seed,
-    Spares,
     TaskPath,
 )
 from elastrain.trainers.spec_optimizers import (
@@ -51,6 +49,7 @@ from elastrain.trainers.spec_strategies import SERVER_CPU as SERVER_CPU
 from elastrain.trainers.spec_strategies import AllReduce, Compression, Strategy, Uncompressed
 from elastrain.trainers.spec_strategies import asynchronous as asynchronous
 from elastrain.trainers.spec_support import contradictions, in_wire_nodes, unsupported, worker_range
+from elastrain.trainers.spec_workers import Workers
 from elastrain.trainers.tree import unit_size
 
 __all__ = [
@@ -87,15 +86,6 @@ class Batch(Section):
     microbatch: Amount = Field(
         default=32, description="Samples in a microbatch, the unit of work; divides size."
     )
-
-
-class Workers(Section):
-    """How many workers, and what fails together."""
-
-    min: Crew = Field(default=1, description="With fewer workers than this the job waits.")
-    max: Crew = Field(default=4, description="The job takes up to so many workers.")
-    per_group: Crew = Field(default=1, description="Workers that start and fail together.")
-    spares: Spares = Field(default=0, description="Workers that stand by, warm: in groups of per_group.")
 
 
 class Resources(Section):
@@ -200,8 +190,8 @@ class JobSpec(Section):
 
     @property
     def threads(self) -> int:
-        """Threads that each worker computes with."""
-        return max(1, int(self.resources.cpu))
+        """Threads that each process of a worker computes with."""
+        return max(1, int(self.resources.cpu / self.workers.processes))
 
 
 def parse_spec(data: Mapping[str, Any]) -> JobSpec:
@@ -256,6 +246,8 @@ def spec_digest(spec: JobSpec) -> str:
     kept |= {"compression_down": spec.compression_down} if spec.compression_down != "none" else {}
     kept |= {"resume_from": spec.resume_from} if spec.resume_from else {}
     kept |= {"wire_nodes": spec.wire_nodes} if spec.wire_nodes else {}
+    if spec.workers.processes > 1:
+        kept |= {"processes": spec.workers.processes, "split": spec.workers.split}
     kept["resources"] = {field: dumped["resources"][field] for field in ("cpu", "gpu")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

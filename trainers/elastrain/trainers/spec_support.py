@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers.spec_errors import FieldError, show
 from elastrain.trainers.spec_tasks import task_faults
+from elastrain.trainers.spec_workers import split_faults
 
 if TYPE_CHECKING:
     from elastrain.trainers.spec import JobSpec
@@ -31,7 +32,8 @@ class Fault:
 def contradictions(spec: "JobSpec") -> list[Fault]:
     """Fields that do not fit each other."""
     checks = (_task, _length, _batch, _workers, _schedule, _optimizer, _aggregate, _compression, _down)
-    return [fault for check in (*checks, _local_sgd, _served, _gossip) for fault in check(spec)]
+    more = (_local_sgd, _served, _gossip, _split)
+    return [fault for check in (*checks, *more) for fault in check(spec)]
 
 
 def unsupported(spec: "JobSpec") -> list[Fault]:
@@ -275,6 +277,10 @@ def _divisors(number: int, near: int) -> list[int]:
     """The nearest first. A number may have ten digits: nobody counts up to it while a request waits."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)}, key=lambda n: (abs(n - near), n))
+
+
+def _split(spec: "JobSpec") -> list[Fault]:
+    return [_fault("/workers/processes", detail, *fields) for detail, fields in split_faults(spec)]
 
 
 def _fault(pointer: str, detail: str, *fields: str) -> Fault:

@@ -16,7 +16,7 @@ import torch
 
 from elastrain.trainers.chunks import Ownership
 from elastrain.trainers.collectives import Group
-from elastrain.trainers.cursor import merge
+from elastrain.trainers.cursor import exact_sum, int_or, merge
 from elastrain.trainers.layers import due
 from elastrain.trainers.messages import Json
 from elastrain.trainers.moments import squares
@@ -44,6 +44,8 @@ def compute(
     indices = replica.plan.indices(step, microbatch)
     batch = reader.read("train", replica.plan.epoch(step), indices)
     loss = forward(replica, batch, step, microbatch)
+    if not replica.shards.counts(len(indices)):
+        loss = Loss(loss.sum * 0.0, 0.0)
     weight = float(loss.weight)  # user code may raise in it: not when the sums are half added to
     fill = squares(replica.scale, weight) if partial.gradients.lanes > 1 else None
     early = replica.each_once is True
@@ -56,14 +58,15 @@ def compute(
         raise
     replica.each_once = not addend.twice and replica.each_once is not False
     if model.buffers.floats:
-        partial.buffers.add(microbatch, model.buffers.floats_now(weight))
+        partial.buffers.add(microbatch, model.add_up(model.buffers.floats_now(weight)))
     addend.close()
-    partial.used |= addend.used
+    total, weight, used = in_all(replica, float(loss.sum.detach()), weight, addend.used)
+    partial.used |= used
     partial.others = model.buffers.others_now()
     ids = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()[:16]
     partial.rows[microbatch] = [
         microbatch,
-        float(loss.sum.detach()),
+        total,
         weight,
         round(time.perf_counter() - started, 6),
         ids,
@@ -72,12 +75,32 @@ def compute(
     return True
 
 
+def in_all(replica: Replica, loss: float, weight: float, used: int) -> tuple[float, float, int]:
+    """The loss sum, the weight and the used parameters of a microbatch whose parts several processes compute.
+
+    Raises ValueError if a buffer that is not a float has become another one here than there.
+    """
+    shards, buffers = replica.shards, replica.model.buffers
+    if shards.count == 1:
+        return loss, weight, used
+    mine = [loss, weight] if shards.tells else [0.0, 0.0]
+    said = shards.gather([*mine, used, buffers.others_digest()])
+    losses, weights, uses, digests = zip(*said, strict=True)
+    if len(set(digests)) > 1:
+        raise ValueError(
+            f"a buffer that is not a float differs between the processes of a worker (one of: "
+            f"{', '.join(buffers.others)}). Such a buffer must not depend on the data: make it a float"
+        )
+    return exact_sum(losses), exact_sum(weights), int_or(uses)
+
+
 def forward(replica: Replica, batch: Any, *place: int) -> Loss:
     """The loss of a batch, from the buffers as of the step. place: what seeds the generators."""
     model = replica.model
+    model.ready((replica.shards.generation, replica.step))
     model.buffers.reset()
     model.module.train()
-    seed_everything(replica.spec.seed, *place)
+    seed_everything(replica.spec.seed, *place, *replica.shards.place)
     model.forget_gradients()
     with precision(replica):
         return loss_of(replica.task, model.module, batch)
@@ -100,8 +123,10 @@ class Exchange:
     def commit(self, log: int, norms: list[float]) -> Json:
         """The one moment that decides. log: the newest command that this worker knows. norms: squared, of the
         summed gradient, per owned block."""
-        partial = self.replica.partial
+        partial, shards = self.replica.partial, self.replica.shards
         assert partial is not None
+        if shards.count > 1:  # only now: all of them have what they keep
+            norms = [exact_sum(block) for block in zip(*shards.gather(norms), strict=True)]
         inner = self.replica.plan.inner_steps(self.replica.step)
         entry = {
             "step": self.replica.step,

@@ -71,6 +71,14 @@ class Task:
         """The loss of one microbatch, summed over its samples."""
         raise NotImplementedError(f"{type(self).__name__} has no loss: define loss(self, model, batch)")
 
+    def tensor_plan(self) -> "dict[str, Any]":
+        """How the layers are cut where the spec has `workers.split: tensor`: names of modules, and a
+        ParallelStyle of torch.distributed.tensor.parallel for each."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how its layers are cut: define tensor_plan(self), or use "
+            "workers.split: fully_shard, which needs no plan"
+        )
+
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Mean]:
         """More figures to show when evaluating, by name. None by default."""
         return {}

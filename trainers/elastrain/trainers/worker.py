@@ -12,13 +12,16 @@ from elastrain.trainers.checkpoint import Snapshots
 from elastrain.trainers.collectives import Rendezvous
 from elastrain.trainers.faults import UserFault, blamed_on_user
 from elastrain.trainers.flat import FlatModel
+from elastrain.trainers.follower import session_of
 from elastrain.trainers.launcher import WorkerStart
+from elastrain.trainers.lockstep import Shards, fork
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.memory import keep_memory, touch
 from elastrain.trainers.messages import Json
 from elastrain.trainers.replica import Replica, make_module
 from elastrain.trainers.samples import SampleReader
 from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.shards import Alone
 from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.spec_strategies import asynchronous
 from elastrain.trainers.storage import open_storage
@@ -27,32 +30,41 @@ from elastrain.trainers.strategies.orders import order_to_repeat
 from elastrain.trainers.strategies.pushing import PushingWorker
 from elastrain.trainers.strategies.served import ServedReplica
 from elastrain.trainers.strategies.serving import ServingTrainer
-from elastrain.trainers.task import load_task
+from elastrain.trainers.task import Task, load_task
 
 FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 
 
 def main(start: WorkerStart, node: str | None = None) -> int:
     """Train until the coordinator needs this worker no longer. Returns the exit code."""
-    session = Session(start)
+    if start.processes > 1:
+        from elastrain.trainers import split as split  # takes seconds to import: once for all of them
+    shards = fork(start.processes)
+    session = session_of(start, shards)
     try:
         rendezvous = Rendezvous(session.host)
         hub = Hub(session.host, start.key) if start.server else None
         address = rendezvous.address | ({"push": hub.port} if hub is not None else {})
-        welcome = session.register(node or session.host, address)
+        addresses = shards.gather(address)
+        if isinstance(shards, Shards):
+            address = {**address, "shards": addresses[1:]}
+        welcome = shards.agree(lambda: session.register(node or session.host, address))
         session.storage = open_storage(welcome["storage_url"], welcome["storage_options"])
         try:
-            trainer = prepare(session, welcome, hub)
+            trainer = prepare(session, welcome, hub, addresses[0])
         except UserFault as error:
             print(error.fault.traceback, file=sys.stderr, flush=True)
             session.start_failed(error.fault)
             session.wait_dismissed()
             return 1
+        shards.gather(None)  # all of them are
         session.send("warm", **trainer.facts())
         try:
             trainer.run()
         finally:
+            shards.dismiss("its lead ends")
             trainer.snapshots.flush(FLUSH_S)
+            shards.wait(FLUSH_S)
     except Dismissed as why:
         print(f"{start.worker} ends: {why}", file=sys.stderr, flush=True)
     finally:
@@ -60,8 +72,11 @@ def main(start: WorkerStart, node: str | None = None) -> int:
     return 0
 
 
-def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
-    """Everything that takes time, before anyone waits for us: code, model, data. Raises UserFault."""
+def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> Trainer:
+    """Everything that takes time, before anyone waits for us: code, model, data. Raises UserFault.
+
+    lead_at: where the processes of this worker meet, if it has several.
+    """
     os.environ.update(welcome["env"])
     spec = parse_spec(welcome["spec"])
     set_numerics(spec)
@@ -70,14 +85,15 @@ def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
         if welcome["package"]:
             code.install(session.storage, welcome["package"])
         task = load_task(spec.task, spec.task_args)
-        model = FlatModel(make_module(task, spec.seed))
-        reader = SampleReader(task, spec.seed)
+        model = flat_model(spec, task, session.shards, lead_at)
+        reader = SampleReader(task, spec.seed, session.shards)
         parts = spec, task, model, reader.size("train"), reader.size("val")
         if hub is not None and asynchronous(spec.strategy):
             replica: Replica = ServedReplica(*parts, hub)
         else:
             replica = Replica(*parts)
-        sigterm.listen(session.notice)
+        if session.shards.lead:
+            sigterm.listen(session.notice)
     touch(first_step(replica))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
@@ -85,6 +101,19 @@ def prepare(session: Session, welcome: Json, hub: Hub | None = None) -> Trainer:
         return ServingTrainer(replica, reader, session, snapshots, order)
     kind = PushingWorker if asynchronous(spec.strategy) else Trainer
     return kind(replica, reader, session, snapshots)
+
+
+def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatModel:
+    """The model as this process has it."""
+    module = make_module(task, spec.seed)
+    if shards.count == 1:
+        return FlatModel(module)
+    from elastrain.trainers import split, tensor_parallel
+
+    if spec.workers.split == "tensor":
+        shards.shares, plan = False, task.tensor_plan()
+        return tensor_parallel.TensorModel(module, shards, split.mesh_of(shards, lead_at), plan)
+    return split.SplitModel(module, shards, split.mesh_of(shards, lead_at))
 
 
 def first_step(replica: Replica) -> int:
