@@ -7,9 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
+from elastrain.api import writers as writing
 from elastrain.api.app import create_app
 from elastrain.api.writers import FACTS_AT_ONCE, SUBMITS_AT_ONCE, Writers
 from elastrain.service.control import Control
+from elastrain.service.errors import Unavailable
 
 MANY = 60  # more than there are threads for requests
 
@@ -103,5 +105,35 @@ def test_a_submit_stands_behind_one_batch_of_facts_and_not_behind_all_of_them() 
                 await asyncio.sleep(0)
             gate.set()
         assert said.index("job") <= 1, said
+
+    asyncio.run(story())
+
+
+def test_who_stands_behind_a_stuck_writer_is_told_so_and_does_not_wait_for_each_before_him(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "PATIENCE_S", 0.01)
+
+    async def story() -> None:
+        writers, gate, inside = Writers(one_at_a_time=True), threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def stuck() -> str:
+            loop.call_soon_threadsafe(inside.set)
+            gate.wait()
+            return "written"
+
+        first = asyncio.create_task(writers.submit(stuck))
+        await inside.wait()
+        try:
+            behind = [writers.submit(lambda: "job"), *(writers.facts(lambda: "facts") for _ in range(2))]
+            refused = await asyncio.gather(*behind, return_exceptions=True)
+            assert [type(error) for error in refused] == [Unavailable] * 3
+        finally:
+            gate.set()
+        assert await first == "written"
+        assert (
+            await writers.facts(lambda: "facts") == "facts" and await writers.submit(lambda: "job") == "job"
+        )
 
     asyncio.run(story())
