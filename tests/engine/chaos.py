@@ -308,6 +308,7 @@ def compare(chaos: Chaos, folder: Path, spec: Json, limit_s: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The engine under fire, against an undisturbed run.")
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--generations", type=int, help="end after so many instead")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--spares", type=int, default=0)
@@ -326,7 +327,7 @@ def main() -> None:
         from engine.net_chaos import NetChaos as kind  # type: ignore[no-redef]
     seconds = options.minutes * 60
     sizes = (options.workers, options.seed, seconds)
-    chaos = under_fire(folder, *sizes, kind, options.spares, options.strategy)
+    chaos = under_fire(folder, *sizes, kind, options.spares, options.generations, options.strategy)
     same = "samples as planned" if options.strategy == "gossip" else "digest equal"
     print(f"{options.strategy}, seed {options.seed}: {chaos.summary()}, {same}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.chaos import STRATEGIES, Chaos, under_fire
+from engine.chaos import STRATEGIES, Chaos, main, under_fire
 from engine.checks import check, check_nobody_is_left, check_steps
 from engine.harness import probe, run, toy
 
@@ -69,3 +69,23 @@ def test_the_parameters_themselves_say_that_every_sample_was_used_once_per_epoch
     check_nobody_is_left(chaos)
     used = {name: -float(weight) for name, weight in chaos.tensors().items()}
     assert used == dict.fromkeys(names, 20 / 4)
+
+
+def test_make_chaos_plays_what_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "--generations",
+        "2",
+        "--seed",
+        "3",
+        "--workers",
+        "2",
+        "--strategy",
+        "bf16",
+        "--keep",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr("sys.argv", ["chaos", *asked])
+    main()
+    assert "bf16, seed 3: steps " in (said := capsys.readouterr().out) and "digest equal" in said
