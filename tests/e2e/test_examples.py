@@ -9,7 +9,7 @@ import pytest
 from e2e.house import ROOT, House, Watched, active, digests, eventually, kill_pid
 from engine.harness import run as run_here
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 STEPS = 200
 ROUNDS = 60  # each is five steps
@@ -39,7 +39,7 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
     house: House, tmp_path: Path, name: str
 ) -> None:
     steps = EXAMPLES[name]
-    overrides = ["epochs=null", f"steps={steps}", "workers={min: 1, max: 2}"]
+    overrides = ["epochs=null", f"steps={steps}", "workers={min: 2, max: 2}"]  # none begins before the other
     job = house.client.submit(ROOT / "examples" / f"{name}.yaml", overrides=overrides)
     run = Watched(job)
 
@@ -47,14 +47,14 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
         found = {worker: pid for worker, pid in active(job).items() if worker.startswith("w")}
         return found if len(found) == 2 else {}
 
-    both = eventually(crew)
-    run.at_step(20)
+    both = eventually(crew, 240)
+    run.at_step(20, 240)
     victim = max(both)
     kill_pid(both[victim])
-    run.ended()
+    run.ended(300)
     assert job.status == "succeeded", job.data["message"]
     assert job.data["counters"]["attempts"] == 1 and run.record.lost(steps) == 0
     assert [event["data"]["worker"] for event in run.record.of_type("worker.lost")] == [victim]
     if name not in OTHERWISE:
-        alone = run_here(tmp_path, job.data["spec"])
+        alone = run_here(tmp_path, {**job.data["spec"], "workers": {"min": 1, "max": 2}})
         assert digests(job) == {"step": steps, "params_digest": alone.digests[0]}
