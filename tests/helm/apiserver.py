@@ -127,6 +127,12 @@ class Cluster:
         except httpx.HTTPError:
             return False
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Such as (1, 32)."""
+        found = self._ask("GET", "/version")
+        return int(found["major"]), int(found["minor"].rstrip("+"))
+
     def kubectl(self, *arguments: str, check: bool = True) -> str:
         """What it prints."""
         done = subprocess.run(

@@ -188,20 +188,27 @@ def test_workers_that_train_are_not_taken_away_by_an_upgrade(
     """
     live = {"spec": {"workerGroupSpecs": [{"groupName": "other", "replicas": 3}]}}
     if there is not None:
-        live["spec"]["workerGroupSpecs"].append({"groupName": "cpu", "replicas": there})
+        going = {"workersToDelete": ["w-1"]}
+        live["spec"]["workerGroupSpecs"].append(
+            {"groupName": "cpu", "replicas": there, "scaleStrategy": going}
+        )
     told = _copy(tmp_path)
     template = told / "templates/_ray.tpl"
     assert LOOKUP in template.read_text()
     template.write_text(template.read_text().replace(LOOKUP, ".Values.global.live"))
 
-    def replicas(**ray: Any) -> int:
+    def workers(**ray: Any) -> dict[str, Any]:
         groups = {"cpu": {"min": 1, "max": 8}}
         values = {"global": {"live": live}, "ray": {"workerGroups": groups, **ray}}
         [group] = render(values, chart=told).one("RayCluster")["spec"]["workerGroupSpecs"]
-        return int(group["replicas"])
+        return dict(group)
 
-    assert replicas() == kept
-    assert replicas(autoscaling={"enabled": False}) == 1, "without one, the values say how many"
+    group = workers()
+    assert group["replicas"] == kept
+    assert group.get("scaleStrategy") == (None if there is None else {"workersToDelete": ["w-1"]})
+    without = workers(autoscaling={"enabled": False})
+    assert without["replicas"] == 1, "without one, the values say how many"
+    assert "scaleStrategy" not in without
 
 
 def test_objects_that_hold_data_outlive_the_release_unless_told_otherwise() -> None:

@@ -65,10 +65,10 @@ spec:
       imagePullPolicy: {{ ($ray.image).pullPolicy | default "IfNotPresent" }}
       {{- include "elastrain.containerSecurity" . | nindent 6 }}
       ports:
-        - {name: gcs-server, containerPort: 6379}
-        - {name: dashboard, containerPort: 8265}
-        - {name: client, containerPort: 10001}
-        - {name: metrics, containerPort: 8080}
+        - {name: gcs-server, containerPort: 6379, protocol: TCP}
+        - {name: dashboard, containerPort: 8265, protocol: TCP}
+        - {name: client, containerPort: 10001, protocol: TCP}
+        - {name: metrics, containerPort: 8080, protocol: TCP}
       env:
         {{- include "elastrain.rayEnv" . | nindent 8 }}
         {{- with include "elastrain.extraEnv" $scope }}
@@ -113,7 +113,7 @@ spec:
         preStop: # a node that goes away is a notice to the workers on it: they hand over, and nothing is lost
           exec: {command: [python, -m, elastrain.trainers.pod_stop, {{ sub $grace 5 | max 1 | toString | quote }}]}
       ports:
-        - {name: metrics, containerPort: 8080}
+        - {name: metrics, containerPort: 8080, protocol: TCP}
       env:
         {{- include "elastrain.rayEnv" .root | nindent 8 }}
         - {name: ELASTRAIN_GRACE_S, value: {{ max 1 (sub $grace 5) | toString | quote }}}
@@ -133,21 +133,33 @@ spec:
     {{- include "elastrain.rayVolumes" $scope | nindent 4 }}
 {{- end -}}
 
-{{/* A worker group of the RayCluster. `replicas` belongs to the autoscaler: an upgrade that said `min` would take away
-     workers that jobs train on, so what is there stays. Called with root, name, part, and live: the cluster as it is. */}}
+{{/* A worker group of the RayCluster. `replicas` and `scaleStrategy` belong to the autoscaler: an upgrade that said `min`
+     would take away workers that jobs train on, so what is there stays. The API server's own defaults are said, too: the
+     list of groups is one value to it, which is in nobody's way only if it is the same to the last field. Called with
+     root, name, part, and live: the cluster as it is. */}}
 {{- define "elastrain.rayWorkerGroup" -}}
 {{- $group := .part -}}
 {{- $name := .name -}}
 {{- $replicas := int $group.min -}}
+{{- $strategy := dict -}}
 {{- if ((.root.Values.ray).autoscaling).enabled -}}
 {{- range ((.live).spec).workerGroupSpecs -}}
-{{- if eq .groupName $name -}}{{- $replicas = min (max (int .replicas) (int $group.min)) (int $group.max) -}}{{- end -}}
+{{- if eq .groupName $name -}}
+{{- $replicas = min (max (int .replicas) (int $group.min)) (int $group.max) -}}
+{{- $strategy = .scaleStrategy | default dict -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 groupName: {{ $name }}
+numOfHosts: 1
+priority: 0
 minReplicas: {{ int $group.min }}
 maxReplicas: {{ int $group.max }}
 replicas: {{ $replicas }}
+{{- with $strategy }}
+scaleStrategy:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with $group.labels }}
 labels:
   {{- toYaml . | nindent 2 }}
