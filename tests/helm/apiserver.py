@@ -49,9 +49,13 @@ def running() -> Iterator[Cluster | None]:
         return
     folder = Path(tempfile.mkdtemp(prefix="elastrain-kube-"))
     processes: list[subprocess.Popen[bytes]] = []
+    cluster: Cluster | None = None
     try:
-        yield _start(found, folder, processes)
+        cluster = _start(found, folder, processes)
+        yield cluster
     finally:
+        if cluster is not None:
+            cluster.close()
         for process in reversed(processes):
             process.terminate()
             process.wait(30)
@@ -127,6 +131,10 @@ class Cluster:
         except httpx.HTTPError:
             return False
 
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+
     @property
     def version(self) -> tuple[int, int]:
         """Such as (1, 32)."""
@@ -158,7 +166,7 @@ class Cluster:
         made = self.create(definition)
         while not any(
             condition["type"] == "Established" and condition["status"] == "True"
-            for condition in made.get("status", {}).get("conditions", [])
+            for condition in made.get("status", {}).get("conditions") or []
         ):
             time.sleep(0.05)
             made = self._ask("GET", f"{self._path(definition)}/{definition['metadata']['name']}")

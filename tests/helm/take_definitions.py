@@ -72,15 +72,15 @@ def _published(schema: Any) -> Any:
     if "anyOf" in schema:
         assert {item["type"] for item in schema["anyOf"]} == {"integer", "string"}, schema
         return {**{k: v for k, v in schema.items() if k != "anyOf"}, "x-kubernetes-int-or-string": True}
-    return {
-        key: {name: _published(item) for name, item in value.items()}
-        if key == "properties"
-        else value
-        if key == "default"
-        else _published(value)
-        for key, value in schema.items()
-        if key not in ("nullable", "$id")
-    }
+    return {key: _part(key, value) for key, value in schema.items() if key not in ("nullable", "$id")}
+
+
+def _part(key: str, value: Any) -> Any:
+    if key == "properties":
+        return {name: _published(item) for name, item in value.items()}
+    if key == "default":
+        return "" if value is None else value  # an empty text was lost on the way
+    return _published(value)
 
 
 def _definition(kind: str, group: str, plural: str, version: str, schema: Any) -> dict[str, Any]:

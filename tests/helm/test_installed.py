@@ -278,13 +278,13 @@ def test_a_laptop_becomes_production_and_goes_back(release: Release) -> None:
     release.install({})
     release.upgrade(EVERYTHING)
     assert release.live("apps/v1", "Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
-    release.upgrade({})
+    release.upgrade({"service": {"replicas": 1}})  # with no value at all Helm takes the last release's
     assert release.live("apps/v1", "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_an_upgrade_leaves_the_autoscaler_what_it_has_written(release: Release) -> None:
-    """The list of worker groups is one value to the API server: whoever changed it last owns it, and Helm is told
-    of a conflict unless it says the same."""
+    """The list of worker groups is one value to the API server: whoever changed it last owns it, and Helm is
+    told of a conflict unless it says the same."""
     values = {"ray": {"workerGroups": {"cpu": {"min": 1, "max": 8}}}}
     release.install(values)
     live = release.live("ray.io/v1", "RayCluster", "-ray")

@@ -37,7 +37,7 @@ def test_with_postgresql_pods_replace_each_other_and_keep_nothing_of_their_own()
     assert deployment["spec"]["replicas"] == 3
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     pod = deployment["spec"]["template"]
-    [home] = [v for v in pod["spec"]["volumes"] if v["name"] == "home"]
+    [home] = [v for v in pod["spec"]["volumes"] if v["name"] == "empty-home"]
     assert home["emptyDir"] == {}
     url = environment(containers(pod)[0])["ELASTRAIN_DATABASE_URL"]
     assert url == {"secretKeyRef": {"name": "db", "key": "database-url"}}

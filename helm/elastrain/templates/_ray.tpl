@@ -52,8 +52,10 @@
 metadata:
   labels:
     {{- include "elastrain.podLabels" $scope | nindent 4 }}
+  {{- with include "elastrain.podAnnotations" $scope }}
   annotations:
-    {{- include "elastrain.podAnnotations" $scope | default "{}" | nindent 4 }}
+    {{- . | nindent 4 }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "elastrain.rayClusterName" . }}-head
   automountServiceAccountToken: {{ ($ray.autoscaling).enabled | default false }} # the autoscaler asks Kubernetes for workers
@@ -93,8 +95,10 @@ spec:
 metadata:
   labels:
     {{- include "elastrain.podLabels" $scope | nindent 4 }}
+  {{- with include "elastrain.podAnnotations" $scope }}
   annotations:
-    {{- include "elastrain.podAnnotations" $scope | default "{}" | nindent 4 }}
+    {{- . | nindent 4 }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "elastrain.rayClusterName" .root }}-worker
   automountServiceAccountToken: false
