@@ -48,6 +48,9 @@ class Checkpoints:
             "cursor": Cursor(step=answer, updates=answer).to_json(),
         }
 
+    def own(self, manifest: Json) -> bool:
+        return bool(manifest["job"] == self.job)
+
     def set_aside(self, step: int, why: str) -> None:
         assert self.may_answer.wait(WAIT_S)
         self.aside.append(step)
