@@ -48,6 +48,7 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
         return found if len(found) == 2 else {}
 
     both = eventually(crew, 240)
+    job.scale(1, 2)  # and the other goes on by itself
     run.at_step(20, 240)
     victim = max(both)
     kill_pid(both[victim])
