@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from anyio import CapacityLimiter, fail_after, to_thread
+from anyio import CapacityLimiter, WouldBlock, fail_after, to_thread
 
 from elastrain.service.errors import Unavailable
 
@@ -45,10 +45,13 @@ async def _place(*lines: CapacityLimiter) -> AsyncIterator[None]:
     held: list[CapacityLimiter] = []
     try:
         try:
-            with fail_after(PATIENCE_S):
-                for line in lines:
-                    await line.acquire()
-                    held.append(line)
+            for line in lines:
+                try:
+                    line.acquire_nowait()  # never past somebody who waits
+                except WouldBlock:
+                    with fail_after(PATIENCE_S):
+                        await line.acquire()
+                held.append(line)
         except TimeoutError:
             detail = "Those who came before still write, or wait for the database"
             raise Unavailable(detail, hint="Nothing is lost; try again.") from None
