@@ -30,14 +30,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastrain.trainers.attempt import Attempt
-from elastrain.trainers.launcher import GroupEnded, GroupStart, Launcher
-from elastrain.trainers.local_launcher import LocalLauncher
-from elastrain.trainers.membership import Phase
-from elastrain.trainers.messages import Json, Notice
+from elastrain.trainers.coordination.attempt import Attempt
+from elastrain.trainers.coordination.wire import encode
+from elastrain.trainers.launching.launcher import GroupEnded, GroupStart, Launcher
+from elastrain.trainers.launching.local_launcher import LocalLauncher
+from elastrain.trainers.membership.machine import Phase
+from elastrain.trainers.membership.messages import Json, Notice
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
-from elastrain.trainers.wire import encode
 from rig.analysis import Target
 from rig.report import curves, finish, table
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from elastrain.trainers.attempt import Attempt
-from elastrain.trainers.local_launcher import LocalLauncher
+from elastrain.trainers.coordination.attempt import Attempt
+from elastrain.trainers.launching.local_launcher import LocalLauncher
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 

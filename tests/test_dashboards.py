@@ -23,7 +23,7 @@ RULES = CHART / "rules" / "elastrain.yaml"
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
 # what whoever scrapes adds
 SCRAPED = {"namespace", "instance", "pod", "le"}
-RAY = "trainers/elastrain/trainers/ray_metrics.py"
+RAY = "trainers/elastrain/trainers/launching/ray_metrics.py"
 
 
 def suffixes(metric: Metric) -> set[str]:

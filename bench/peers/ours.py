@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from elastrain.trainers.attempt import Attempt
-from elastrain.trainers.launcher import Launcher
-from elastrain.trainers.local_launcher import LocalLauncher
+from elastrain.trainers.coordination.attempt import Attempt
+from elastrain.trainers.launching.launcher import Launcher
+from elastrain.trainers.launching.local_launcher import LocalLauncher
 from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.storage import open_storage
 from rig.events import Events, Setting
@@ -64,7 +64,7 @@ class Driver:
         if not self.setting.ray:
             return LocalLauncher(self.setting.folder / "logs")
         start_ray(self.setting.folder / "home")
-        from elastrain.trainers.ray_launcher import RayLauncher
+        from elastrain.trainers.launching.ray_launcher import RayLauncher
 
         return RayLauncher(
             "bench",
@@ -133,7 +133,7 @@ def start_ray(folder: Path) -> None:
 
 def start_aside(what: Callable[[], None]) -> None:
     """A process started in the way of the local launcher's workers, that is none of them."""
-    from elastrain.trainers import local_launcher
+    from elastrain.trainers.launching import local_launcher
 
     local_launcher._context.Process(target=what, daemon=True).start()
 
@@ -141,11 +141,11 @@ def start_aside(what: Callable[[], None]) -> None:
 def decoy() -> None:
     """All that a worker does until it is warm, and then nothing: what a start costs, by itself."""
     log = Events("decoy")
-    from elastrain.trainers.flat import FlatModel
-    from elastrain.trainers.memory import keep_memory
-    from elastrain.trainers.replica import Replica, make_module
-    from elastrain.trainers.samples import SampleReader
+    from elastrain.trainers.numerics.flat import FlatModel
+    from elastrain.trainers.numerics.memory import keep_memory
     from elastrain.trainers.task import load_task
+    from elastrain.trainers.training.replica import Replica, make_module
+    from elastrain.trainers.training.samples import SampleReader
     from elastrain.trainers.worker import set_numerics
     from rig.run import anonymous_mb
 

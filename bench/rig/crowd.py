@@ -19,11 +19,11 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from elastrain.trainers.chunks import FlatSpace, Ownership
-from elastrain.trainers.cursor import Cursor
-from elastrain.trainers.messages import Json, Range, Report
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.wire import decode
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.coordination.wire import decode
+from elastrain.trainers.membership.messages import Json, Range, Report
+from elastrain.trainers.numerics.chunks import FlatSpace, Ownership
+from elastrain.trainers.training.cursor import Cursor
 
 BLOCK = 64 * 1024  # elements
 PER_NODE = 8

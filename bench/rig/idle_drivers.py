@@ -23,8 +23,8 @@ import psutil
 from elastrain.service.ray_jobs import Launch, RayJobs
 from elastrain.service.up_home import Home
 from elastrain.service.up_ray import RayHead
+from elastrain.trainers.launching.sweep import TAG
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.sweep import TAG
 
 DRIVERS = 2
 READY_S, SETTLED_S = 90.0, 8.0

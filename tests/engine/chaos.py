@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastrain.trainers.attempt import Outcome
-from elastrain.trainers.messages import Json
-from elastrain.trainers.roster import CRASH_LOOP, State
+from elastrain.trainers.coordination.attempt import Outcome
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.membership.roster import CRASH_LOOP, State
 from engine.checks import check, check_epochs, check_nobody_is_left, check_samples, check_steps
 from engine.harness import Run, run, toy
 from engine.rough_launcher import RoughLauncher

@@ -18,9 +18,9 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from elastrain.trainers.attempt import Attempt, Outcome
-from elastrain.trainers.local_launcher import LocalLauncher
-from elastrain.trainers.roster import State
+from elastrain.trainers.coordination.attempt import Attempt, Outcome
+from elastrain.trainers.launching.local_launcher import LocalLauncher
+from elastrain.trainers.membership.roster import State
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 from engine.rough_launcher import RoughLauncher

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from elastrain.trainers.attempt import Outcome
-from elastrain.trainers.roster import State
+from elastrain.trainers.coordination.attempt import Outcome
+from elastrain.trainers.membership.roster import State
 from engine.chaos import HANG_S, Chaos, Strike
 from engine.netns import DRIVER, ApartLauncher, Network, Refused
 

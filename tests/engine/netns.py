@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from elastrain.trainers.launcher import WorkerStart
+from elastrain.trainers.launching.launcher import WorkerStart
 from engine.rough_launcher import RoughLauncher
 
 CLONE_NEWNET = 0x40000000  # <linux/sched.h>

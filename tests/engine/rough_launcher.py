@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from elastrain.trainers import local_launcher
-from elastrain.trainers.launcher import WorkerStart
-from elastrain.trainers.local_launcher import LocalLauncher
+from elastrain.trainers.launching import local_launcher
+from elastrain.trainers.launching.launcher import WorkerStart
+from elastrain.trainers.launching.local_launcher import LocalLauncher
 
 
 class RoughLauncher(LocalLauncher):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.messages import Json
+from elastrain.trainers.membership.messages import Json
 from engine.checks import check
 from engine.harness import Run, kill, kill_all, once_saved, run, toy
 

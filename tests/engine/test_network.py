@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.messages import Json
+from elastrain.trainers.membership.messages import Json
 from engine.chaos import under_fire
 from engine.checks import check
 from engine.harness import Fault, Run, run, toy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.launcher import GroupStart
+from elastrain.trainers.launching.launcher import GroupStart
 from engine.checks import check
 from engine.harness import Fault, Run, kill, probe, run, show, toy
 from engine.rough_launcher import RoughLauncher

@@ -19,7 +19,7 @@ pytestmark = [
 RANK = """
 import sys, time
 import torch
-from elastrain.trainers.collectives import Broken, Halted, Rendezvous, build
+from elastrain.trainers.exchange.collectives import Broken, Halted, Rendezvous, build
 
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 device = torch.device("cuda", rank)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from elastrain.service.settings import Settings
-from elastrain.trainers.sigterm import GRACE
+from elastrain.trainers.training.sigterm import GRACE
 from helm.rendering import (
     CHART,
     POSTGRES,

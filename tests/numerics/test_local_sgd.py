@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.cursor import Verdict
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.reduction import Reduction
-from elastrain.trainers.replica import Replica, make_module
-from elastrain.trainers.rounds import Rounds
-from elastrain.trainers.samples import SampleReader, seed_everything
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.reduction import Reduction
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.spec import JobSpec, parse_spec
-from elastrain.trainers.spec_strategies import LocalSGD
-from elastrain.trainers.step import Exchange
+from elastrain.trainers.spec.strategies import LocalSGD
 from elastrain.trainers.strategies import local_sgd
+from elastrain.trainers.training.cursor import Verdict
+from elastrain.trainers.training.replica import Replica, make_module
+from elastrain.trainers.training.rounds import Rounds
+from elastrain.trainers.training.samples import SampleReader, seed_everything
+from elastrain.trainers.training.step import Exchange
 from engine.tasks.toy import Toy
 
 ROUNDS = 4  # of 128 samples, in epochs of 300: the third is short

@@ -9,8 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from elastrain.trainers.moments import AdamOfMoments, squares
-from elastrain.trainers.optimizers import Adam
+from elastrain.trainers.numerics.moments import AdamOfMoments, squares
+from elastrain.trainers.numerics.optimizers import Adam
 from elastrain.trainers.spec import AdamSpec, AdamWSpec
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elastrain.trainers.optimizers import Rule, rule
+from elastrain.trainers.numerics.optimizers import Rule, rule
 from elastrain.trainers.spec import JobSpec, parse_spec
 
 STEPS = 100

@@ -10,18 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elastrain.trainers import step
-from elastrain.trainers.balance import Balance, Pace
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.cursor import Verdict
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.messages import Json
-from elastrain.trainers.partials import Partial
-from elastrain.trainers.replica import Replica, make_module
-from elastrain.trainers.samples import SampleReader
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.membership.balance import Balance, Pace
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.spec_strategies import asynchronous, servers_of
+from elastrain.trainers.spec.strategies import asynchronous, servers_of
 from elastrain.trainers.strategies import local_sgd
 from elastrain.trainers.strategies.choice import way_of
 from elastrain.trainers.strategies.ledger import Ledger, Task
@@ -29,6 +25,10 @@ from elastrain.trainers.strategies.outer import RoundRule
 from elastrain.trainers.strategies.served import Push, ServedReplica, record_of
 from elastrain.trainers.strategies.shelf import Shelf
 from elastrain.trainers.task import load_task
+from elastrain.trainers.training import step
+from elastrain.trainers.training.cursor import Verdict
+from elastrain.trainers.training.replica import Replica, make_module
+from elastrain.trainers.training.samples import SampleReader
 from trainers.room import Room
 
 

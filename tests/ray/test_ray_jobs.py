@@ -58,7 +58,7 @@ def test_a_search_finds_an_orphan_on_the_cluster_and_its_receipt_is_in_the_log(r
     ) as orphan:
         launch = Launch(
             "abc123-j-0000000000-1-sweep-1",
-            f"{sys.executable} -m elastrain.trainers.ray_sweep {tag}",
+            f"{sys.executable} -m elastrain.trainers.launching.ray_sweep {tag}",
             {},
             0.0,
         )

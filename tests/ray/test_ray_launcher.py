@@ -21,8 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
 from elastrain.service.up_ray import RayHead
-from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
-from elastrain.trainers.messages import Notice
+from elastrain.trainers.launching.launcher import GroupEnded, GroupStart, WorkerStart
+from elastrain.trainers.membership.messages import Notice
 from elastrain.trainers.pod_stop import commands_here, node_id, ray_drains
 from elastrain.trainers.storage import open_storage
 from raylets import Raylet
@@ -72,7 +72,7 @@ class Coordinator:
 
 class Launched:
     def __init__(self, store: Path, coordinator: Coordinator, cpu: float = 0.5, **resources: float) -> None:
-        from elastrain.trainers.ray_launcher import RayLauncher
+        from elastrain.trainers.launching.ray_launcher import RayLauncher
 
         self.coordinator = coordinator
         self.facts: list[dict[str, Any]] = []
@@ -150,7 +150,9 @@ def tagged(what: str) -> list[psutil.Process]:
 
 def workers() -> dict[str, int]:
     """The worker processes of the job on this machine: {id: pid}."""
-    return {process.cmdline()[4]: process.pid for process in tagged("elastrain.trainers.ray_worker")}
+    return {
+        process.cmdline()[4]: process.pid for process in tagged("elastrain.trainers.launching.ray_worker")
+    }
 
 
 def wait_for(look: Callable[[], Any], timeout_s: float = 120) -> Any:
@@ -239,7 +241,7 @@ def test_an_agent_that_is_killed_leaves_nothing_and_the_next_group_gets_a_new_on
 def test_a_group_that_no_node_can_hold_says_what_it_needs(
     tmp_path: Path, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from elastrain.trainers import ray_launcher
+    from elastrain.trainers.launching import ray_launcher
 
     monkeypatch.setattr(ray_launcher, "START_TIMEOUT_S", 1.0)
     launched = Launched(tmp_path, coordinator, cpu=64)
@@ -278,7 +280,7 @@ def spot_node(ray_head: RayHead) -> Iterator[str]:
 
 def test_every_node_is_searched_and_one_that_is_gone_is_named(spot_node: str) -> None:
     import ray
-    from elastrain.trainers.ray_sweep import sweep_nodes
+    from elastrain.trainers.launching.ray_sweep import sweep_nodes
 
     gone, tag, here = "ab" * 28, f"test/{JOB}/2", ray.get_runtime_context().get_node_id()
     sleep = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from elastrain.trainers.attempt import Attempt
-from elastrain.trainers.launcher import Launcher
-from elastrain.trainers.local_launcher import LocalLauncher
+from elastrain.trainers.coordination.attempt import Attempt
+from elastrain.trainers.launching.launcher import Launcher
+from elastrain.trainers.launching.local_launcher import LocalLauncher
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 
@@ -78,7 +78,7 @@ def server(name: str) -> psutil.Process:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            ours = "elastrain.trainers.ray_worker" in line and line[4] == name
+            ours = "elastrain.trainers.launching.ray_worker" in line and line[4] == name
             if ours and process.environ().get("ELASTRAIN_ATTEMPT") == TAG:
                 return process
     raise AssertionError(f"there is no process of {name}")
@@ -88,7 +88,7 @@ def test_servers_are_actors_and_one_that_is_killed_is_recovered_from_its_buddy(
     connected: None, tmp_path: Path
 ) -> None:
     import ray
-    from elastrain.trainers.ray_launcher import RayLauncher
+    from elastrain.trainers.launching.ray_launcher import RayLauncher
 
     launcher = RayLauncher(
         JOB,

@@ -9,7 +9,7 @@ from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling.ceiling import parse_ceiling
 from elastrain.service.store import plans
 from elastrain.service.store.plans import PlanRow
-from elastrain.trainers import spec_support
+from elastrain.trainers.spec import support as spec_support
 from world import ADMIN, SPEC, Driver, World
 
 

@@ -79,7 +79,7 @@ def test_what_a_killed_driver_left_is_searched_for_before_anything_is_called_can
     (search,) = world.ray.searches
     installation = world.ray.launches[0].submission_id.partition("-")[0]
     assert search.submission_id == f"{installation}-{id}-1-sweep-1"
-    assert search.entrypoint.endswith(f"-m elastrain.trainers.ray_sweep {installation}/{id}/1")
+    assert search.entrypoint.endswith(f"-m elastrain.trainers.launching.ray_sweep {installation}/{id}/1")
     assert search.env == {} and world.ray.launches[0].env["ELASTRAIN_ATTEMPT"] == f"{installation}/{id}/1"
     world.round()
     job = world.job(id)

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.balance import Pace
-from elastrain.trainers.chunks import Domain, FlatSpace, Ownership
-from elastrain.trainers.coordinator import parse
-from elastrain.trainers.membership import Machine, Phase, Policy
-from elastrain.trainers.messages import Json, Report
-from elastrain.trainers.opener import Opener
-from elastrain.trainers.wire import encode
+from elastrain.trainers.coordination.coordinator import parse
+from elastrain.trainers.coordination.opener import Opener
+from elastrain.trainers.coordination.wire import encode
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.balance import Pace
+from elastrain.trainers.membership.machine import Machine, Phase, Policy
+from elastrain.trainers.membership.messages import Json, Report
+from elastrain.trainers.numerics.chunks import Domain, FlatSpace, Ownership
 
 PER_NODE = 8
 BLOCK = 64 * 1024  # elements

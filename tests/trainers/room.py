@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elastrain.trainers.collectives import Arrival, Group
+from elastrain.trainers.exchange.collectives import Arrival, Group
 
 PATIENCE_S = 30.0
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.messages import Fault, Json, Range, Report
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.transfers import Transfer
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange.transfers import Transfer
+from elastrain.trainers.membership.messages import Fault, Json, Range, Report
+from elastrain.trainers.numerics.chunks import Ownership
 
 
 @dataclass

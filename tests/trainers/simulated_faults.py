@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.membership import Phase
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Phase
 
 if TYPE_CHECKING:
     from trainers.simulated_worker import SimulatedWorker

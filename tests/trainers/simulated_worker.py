@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.balance import Balance
-from elastrain.trainers.digests import Corrupt, differences
-from elastrain.trainers.messages import Fault
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.suspicion import Disagreement
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange.digests import Corrupt, differences
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.balance import Balance
+from elastrain.trainers.membership.messages import Fault
+from elastrain.trainers.membership.suspicion import Disagreement
 from trainers.simulated_copy import Copy, Meeting, blocks_in
 from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Wait
 

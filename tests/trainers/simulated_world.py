@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.balance import Pace
-from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
-from elastrain.trainers.membership import Machine, Phase, Policy
-from elastrain.trainers.messages import Fault, Json
-from elastrain.trainers.opening import Opening, thin
-from elastrain.trainers.roster import State
-from elastrain.trainers.transfers import plan
+from elastrain.trainers.coordination.opening import Opening, thin
+from elastrain.trainers.exchange.transfers import plan
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.balance import Pace
+from elastrain.trainers.membership.machine import Machine, Phase, Policy
+from elastrain.trainers.membership.messages import Fault, Json
+from elastrain.trainers.membership.roster import State
+from elastrain.trainers.numerics.chunks import BUCKET, Domain, FlatSpace, Ownership
 from trainers.ledger import Ledger
 from trainers.simulated_copy import Meeting
 from trainers.simulated_worker import Raised, SimulatedWorker

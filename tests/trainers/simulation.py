@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.membership import Phase
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Phase
 from trainers import big
 from trainers.simulated_faults import BY_NAME, WEIGHED
 from trainers.simulated_world import World

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
-from elastrain.trainers.membership import Machine, Policy
-from elastrain.trainers.messages import Fault, Json, Report
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Machine, Policy
+from elastrain.trainers.membership.messages import Fault, Json, Report
+from elastrain.trainers.numerics.chunks import BUCKET, Domain, FlatSpace, Ownership
 
 A = TypeVar("A", bound=m.Action)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.agreement import holders, resume_point, useful
-from elastrain.trainers.messages import Report
+from elastrain.trainers.membership.agreement import holders, resume_point, useful
+from elastrain.trainers.membership.messages import Report
 from trainers.stage import cursor, record
 
 BLOCKS = 6

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from elastrain.trainers.attempt import Attempt
-from elastrain.trainers.launcher import GroupEnded, GroupStart, WorkerStart
-from elastrain.trainers.messages import Notice
+from elastrain.trainers.coordination.attempt import Attempt
+from elastrain.trainers.launching.launcher import GroupEnded, GroupStart, WorkerStart
+from elastrain.trainers.membership.messages import Notice
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 

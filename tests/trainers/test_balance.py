@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.balance import Balance, Pace, begins_with, share_out
+from elastrain.trainers.membership.balance import Balance, Pace, begins_with, share_out
 
 speeds = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8)
 

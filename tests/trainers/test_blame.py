@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastrain.trainers.blame import Blame
-from elastrain.trainers.messages import Fault
+from elastrain.trainers.membership.blame import Blame
+from elastrain.trainers.membership.messages import Fault
 
 
 def fault(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from buckets import KEY, SECRET, Door, Fault, Seaweed
-from elastrain.trainers.fence import Fence
+from elastrain.trainers.checkpoints.fence import Fence
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError, open_storage
 
 pytestmark = pytest.mark.stores

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.partials import Partial
-from elastrain.trainers.reducing import reducer
-from elastrain.trainers.replica import Replica, make_module
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.reducing import reducer
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.step import Exchange
 from elastrain.trainers.task import Task
 from elastrain.trainers.tasks.digits import Digits
+from elastrain.trainers.training.replica import Replica, make_module
+from elastrain.trainers.training.step import Exchange
 from engine.tasks.toy import Toy
 from trainers.room import Room
 

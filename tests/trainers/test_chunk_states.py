@@ -2,10 +2,10 @@
 
 import torch
 
-from elastrain.trainers.chunks import FlatSpace
-from elastrain.trainers.optimizers import rule
+from elastrain.trainers.numerics.chunks import FlatSpace
+from elastrain.trainers.numerics.optimizers import rule
+from elastrain.trainers.numerics.states import ChunkStates, Slot
 from elastrain.trainers.spec import SGDSpec
-from elastrain.trainers.states import ChunkStates, Slot
 
 SPACE = FlatSpace((), 10 * 64, 64)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.chunks import (
+from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.numerics.chunks import (
     ALIGN,
     BUCKET,
     Domain,
@@ -21,7 +22,6 @@ from elastrain.trainers.chunks import (
     intersect,
     subtract,
 )
-from elastrain.trainers.messages import Range
 
 shapes = st.lists(st.lists(st.integers(1, 40), max_size=3).map(tuple), min_size=1, max_size=8)
 spaces = shapes.map(lambda given_: FlatSpace.of([(f"p{i}", shape) for i, shape in enumerate(given_)]))
@@ -200,7 +200,7 @@ def test_a_parameter_without_elements_is_in_no_bucket_wherever_it_is_registered(
 def test_the_buckets_of_a_parameter_are_those_whose_blocks_it_touches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 128)
+    monkeypatch.setattr("elastrain.trainers.numerics.chunks.BUCKET", 128)
     space = FlatSpace.of([("a", (64,)), ("b", (3 * 64,)), ("c", (64,))])
     filling = Filling(space)
     assert [space.elements(b) for b in space.buckets()] == [slice(0, 128), slice(128, 256), slice(256, 320)]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from elastrain.trainers.code import BadPackage, fetch, package_key
 from elastrain.trainers.storage import Storage, open_storage
+from elastrain.trainers.training.code import BadPackage, fetch, package_key
 
 HOUSE = Path(__file__).parents[2]
 
@@ -114,7 +114,7 @@ def test_the_users_own_api_service_and_trainers_win_from_any_folder(storage: Sto
     files["elastrain/mine.py"] = "raise ImportError('not to be imported')"
     folder = fetch(storage, stored(storage, zipped(files)), cache)
     program = (
-        f"import sys; from pathlib import Path; from elastrain.trainers.code import activate;"
+        f"import sys; from pathlib import Path; from elastrain.trainers.training.code import activate;"
         f"activate(Path({str(folder)!r}));"
         "import api, service, trainers; print([m.WHOSE for m in (api, service, trainers)]);"
         "import elastrain.trainers.storage, elastrain.api, elastrain.service;"

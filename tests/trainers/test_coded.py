@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.balance import Balance, Pace
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.compression import codec
-from elastrain.trainers.cursor import merge
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.reducing import Reduce, reducer
-from elastrain.trainers.reduction import Reduction
-from elastrain.trainers.replica import Replica
+from elastrain.trainers.exchange.compression import codec
+from elastrain.trainers.exchange.reducing import Reduce, reducer
+from elastrain.trainers.exchange.reduction import Reduction
+from elastrain.trainers.membership.balance import Balance, Pace
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.training.cursor import merge
+from elastrain.trainers.training.replica import Replica
 from trainers.wires import Member, Wires, together
 
 SCHEMES: list[Any] = [
@@ -32,7 +32,7 @@ NAMES = ["bf16", "fp16", "int8", "topk", "powersgd"]
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 512)
+    monkeypatch.setattr("elastrain.trainers.numerics.chunks.BUCKET", 512)
 
 
 def module() -> nn.Module:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elastrain.trainers.compression import Codec, Half, Int8, LargestOfEach, Residue, codec
+from elastrain.trainers.exchange.compression import Codec, Half, Int8, LargestOfEach, Residue, codec
 from elastrain.trainers.spec import parse_spec
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from elastrain.trainers.messages import Notice
-from elastrain.trainers.ray_nodes import Drains
+from elastrain.trainers.launching.ray_nodes import Drains
+from elastrain.trainers.membership.messages import Notice
 
 HERE = [("w0", "aaaaaaaaaa"), ("w1", "bbbbbbbbbb"), ("w2", "bbbbbbbbbb")]
 

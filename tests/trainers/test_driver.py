@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from elastrain.trainers import driver as module
-from elastrain.trainers import retrying
-from elastrain.trainers.attempt import Outcome
-from elastrain.trainers.claim import Claim, Refused, Ticket, Unanswered, claim
+from elastrain.trainers.coordination.attempt import Outcome
 from elastrain.trainers.driver import Driver
+from elastrain.trainers.reporting import retrying
+from elastrain.trainers.reporting.claim import Claim, Refused, Ticket, Unanswered, claim
 from elastrain.trainers.storage import Storage, StorageError, open_storage
 from waiting import until
 
@@ -126,7 +126,8 @@ def test_the_drivers_process_has_no_torch_and_no_ray_before_its_claim() -> None:
     program = (
         "import sys; import elastrain.trainers.driver;"
         "print(sorted({'torch', 'ray', 'pandas', 'fastapi', 'sqlalchemy'} & set(sys.modules)));"
-        "import elastrain.trainers.ray_launcher; print('torch' in sys.modules, 'ray.train' in sys.modules)"
+        "import elastrain.trainers.launching.ray_launcher;"
+        "print('torch' in sys.modules, 'ray.train' in sys.modules)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

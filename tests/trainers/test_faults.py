@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from elastrain.trainers.collectives import Broken
-from elastrain.trainers.faults import UserFault, blamed_on_user, describe
+from elastrain.trainers.exchange.collectives import Broken
+from elastrain.trainers.training.faults import UserFault, blamed_on_user, describe
 
 
 def _divide() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.checkpoints import Checkpoints, Pending
-from elastrain.trainers.fence import Fence, Superseded
+from elastrain.trainers.checkpoints.fence import Fence, Superseded
+from elastrain.trainers.checkpoints.manifests import Checkpoints, Pending
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError, open_storage
 

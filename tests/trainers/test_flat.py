@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from elastrain.trainers.chunks import ALIGN
-from elastrain.trainers.flat import FlatModel, UnusableModel
+from elastrain.trainers.numerics.chunks import ALIGN
+from elastrain.trainers.numerics.flat import FlatModel, UnusableModel
 
 
 def test_every_parameter_begins_aligned_and_the_module_sees_the_flat_memory() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.messages import Fault
-from elastrain.trainers.roster import State
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.messages import Fault
+from elastrain.trainers.membership.roster import State
 from trainers.stage import Stage, cursor, record, training
 
 # ---- busy, silent, frozen ----------------------------------------------------------------------

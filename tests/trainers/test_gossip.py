@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.replica import Replica
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.strategies.gossip import Gossip, Staying, consensus, hand_over
 from elastrain.trainers.task import Task
+from elastrain.trainers.training.replica import Replica
 
 GRAPHS = pytest.mark.parametrize("graph", ["ring", "torus", "exponential"])
 WAIT_S = 20.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from elastrain.trainers.graphs import grid, heard, hearers, mixing_matrix
+from elastrain.trainers.numerics.graphs import grid, heard, hearers, mixing_matrix
 
 GRAPHS = pytest.mark.parametrize("graph", ["ring", "torus", "exponential"])
 WORLDS = pytest.mark.parametrize("world", range(1, 17))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.chunks import BUCKET, Domain, FlatSpace, Ownership
-from elastrain.trainers.messages import Range
-from elastrain.trainers.opening import Opening, thin
-from elastrain.trainers.transfers import Transfer, plan
-from elastrain.trainers.wire import decode, encode
+from elastrain.trainers.coordination.opening import Opening, thin
+from elastrain.trainers.coordination.wire import decode, encode
+from elastrain.trainers.exchange.transfers import Transfer, plan
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.numerics.chunks import BUCKET, Domain, FlatSpace, Ownership
 
 
 def ownership(blocks: int, workers: list[str]) -> Ownership:

@@ -2,7 +2,7 @@
 
 import os
 
-from elastrain.trainers.huge_pages import ASK, TUNABLES, huge_pages_for_children, with_huge_pages
+from elastrain.trainers.numerics.huge_pages import ASK, TUNABLES, huge_pages_for_children, with_huge_pages
 
 
 def test_what_an_operator_tunes_stays() -> None:

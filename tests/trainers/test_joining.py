@@ -9,19 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers import collectives, loop, step
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.collectives import Arrival, Broken, Group, Halted
-from elastrain.trainers.cursor import Cursor
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.handover import catch_up, hand_over
+from elastrain.trainers import loop
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange import collectives
+from elastrain.trainers.exchange.collectives import Arrival, Broken, Group, Halted
+from elastrain.trainers.exchange.handover import catch_up, hand_over
 from elastrain.trainers.loop import Trainer
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.partials import Partial
-from elastrain.trainers.replica import Replica, make_module
-from elastrain.trainers.samples import SampleReader
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.task import Loss
+from elastrain.trainers.training import step
+from elastrain.trainers.training.cursor import Cursor
+from elastrain.trainers.training.replica import Replica, make_module
+from elastrain.trainers.training.samples import SampleReader
 from engine.tasks.toy import Toy
 
 BATCH, WORKERS = {"size": 64, "microbatch": 8}, {"min": 1, "max": 4}
@@ -171,7 +173,9 @@ def test_an_exception_while_chunks_travel_waits_for_the_step_so_that_nobody_leav
             arrival.ready = lambda: False  # type: ignore[method-assign]
             return arrival
 
-    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 1024)  # so that a half of it is added already
+    monkeypatch.setattr(
+        "elastrain.trainers.numerics.chunks.BUCKET", 1024
+    )  # so that a half of it is added already
     monkeypatch.setattr(loop.collectives, "build", lambda *_, **__: Slow(breaks_at=EXCHANGES))
     monkeypatch.setattr(loop, "begins_with", lambda *_: [4])
     task, nobody, session = Fragile(), cast(Any, None), cast(Any, Deaf())

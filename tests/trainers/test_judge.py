@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.cursor import Cursor
-from elastrain.trainers.faults import UserFault
-from elastrain.trainers.judge import Rewound, condemn, doubtful, judge
 from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.training.cursor import Cursor
+from elastrain.trainers.training.faults import UserFault
+from elastrain.trainers.training.judge import Rewound, condemn, doubtful, judge
 
 BAD = Cursor(step=26, updates=25, skipped=1, skipped_in_row=1, proven=24)
 RECORD = {"step": 25, "others": [""], "bad": [[3, "w1"]], "workers": ["w0", "w1"]}

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.cursor import merge
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.layers import Layer, Watcher, due, exact_parts, layer_of, metrics
-from elastrain.trainers.messages import Json
-from elastrain.trainers.replica import Replica
-from elastrain.trainers.soundness import finite, unsound
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.layers import Layer, Watcher, due, exact_parts, layer_of, metrics
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.task import Task
-from elastrain.trainers.watch import measure
+from elastrain.trainers.training.cursor import merge
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.soundness import finite, unsound
+from elastrain.trainers.training.watch import measure
 
 numbers = st.floats(-1e30, 1e30)
 

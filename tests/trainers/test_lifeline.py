@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from websockets.sync.server import Server, ServerConnection, serve
 
-from elastrain.trainers import lifeline
-from elastrain.trainers.launcher import WorkerStart
-from elastrain.trainers.lifeline import Lifeline, Silence
-from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.launching.launcher import WorkerStart
+from elastrain.trainers.training import lifeline
+from elastrain.trainers.training.lifeline import Lifeline, Silence
+from elastrain.trainers.training.session import Dismissed, Session
 
 WAIT_S = 20.0
 

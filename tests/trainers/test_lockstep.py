@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastrain.trainers.lockstep import Shards
-from elastrain.trainers.shards import Alone, Dismissed
-from elastrain.trainers.transports import Broken, Halted
+from elastrain.trainers.exchange.transports import Broken, Halted
+from elastrain.trainers.split.lockstep import Shards
+from elastrain.trainers.split.shards import Alone, Dismissed
 
 COUNT = 3
 PATIENCE_S = 30.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from elastrain.trainers import logs
-from elastrain.trainers.logs import LogShipper
+from elastrain.trainers.launching import logs
+from elastrain.trainers.launching.logs import LogShipper
 from elastrain.trainers.storage import Storage, StorageError, open_storage
 
 

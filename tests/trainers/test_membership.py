@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.membership import Phase
-from elastrain.trainers.messages import Report
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Phase
+from elastrain.trainers.membership.messages import Report
 from trainers.stage import Stage, cursor, record, training
 
 # ---- the first one -----------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.membership import Phase
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Phase
 from trainers.stage import Stage, training
 
 

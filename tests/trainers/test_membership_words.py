@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.messages import Fault, Report
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.messages import Fault, Report
 from trainers.stage import Stage, cursor, record, training
 
 POISON = Fault("compute", "ValueError: bad", "", 3, 0, at_once=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers import mlflow_line
-from elastrain.trainers.attempt import Outcome
-from elastrain.trainers.claim import Claim
-from elastrain.trainers.facts import event, now
-from elastrain.trainers.mlflow_line import Line, open_line
-from elastrain.trainers.mlflow_run import URI
+from elastrain.trainers.coordination.attempt import Outcome
+from elastrain.trainers.reporting import mlflow_line
+from elastrain.trainers.reporting.claim import Claim
+from elastrain.trainers.reporting.facts import event, now
+from elastrain.trainers.reporting.mlflow_line import Line, open_line
+from elastrain.trainers.reporting.mlflow_run import URI
 from mlflow_server import Mlflow
 
 SPEC = {"name": "digits", "project": "vision", "seed": 7, "optimizer": {"name": "adam"}}

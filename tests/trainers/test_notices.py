@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.membership import Phase
-from elastrain.trainers.roster import State
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Phase
+from elastrain.trainers.membership.roster import State
 from trainers.stage import Stage, training
 
 # ---- others stay -------------------------------------------------------------------------------

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers import messages as m
-from elastrain.trainers import opener as module
-from elastrain.trainers.balance import Pace
-from elastrain.trainers.cursor import Cursor
-from elastrain.trainers.membership import Phase
-from elastrain.trainers.messages import Event, Json
-from elastrain.trainers.opener import Opener
-from elastrain.trainers.spec_source import NoSource
+from elastrain.trainers.coordination import opener as module
+from elastrain.trainers.coordination.opener import Opener
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.balance import Pace
+from elastrain.trainers.membership.machine import Phase
+from elastrain.trainers.membership.messages import Event, Json
+from elastrain.trainers.spec.source import NoSource
 from elastrain.trainers.storage import StorageError
+from elastrain.trainers.training.cursor import Cursor
 from trainers.stage import Stage
 
 WAIT_S = 10.0

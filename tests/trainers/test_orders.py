@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from elastrain.trainers.faults import UserFault
 from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.storage import Storage, open_storage
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.orders import order_to_repeat
+from elastrain.trainers.training.faults import UserFault
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.chunks import Filling, FlatSpace
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.partials import GradientSums, Partial, TwiceReady
-from elastrain.trainers.tree import Node, root
+from elastrain.trainers.numerics.chunks import Filling, FlatSpace
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.partials import GradientSums, Partial, TwiceReady
+from elastrain.trainers.numerics.tree import Node, root
 
 SHAPES = [("a", (3, 5)), ("b", (400,)), ("c", (2,))]
 SPACE = FlatSpace.of(SHAPES)
@@ -37,7 +37,7 @@ def give(sums: GradientSums, microbatch: int, *, early: bool) -> list[int]:
 
 @pytest.fixture
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 128)
+    monkeypatch.setattr("elastrain.trainers.numerics.chunks.BUCKET", 128)
 
 
 @pytest.mark.usefixtures("small_buckets")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastrain.trainers.placement import Need, Node, choose_node
+from elastrain.trainers.launching.placement import Need, Node, choose_node
 
 SMALL = Node("small", {"CPU": 2.0})
 LARGE = Node("large", {"CPU": 8.0})

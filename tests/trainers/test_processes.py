@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastrain.trainers.processes import end_process, is_alive, make_scratch
+from elastrain.trainers.launching.processes import end_process, is_alive, make_scratch
 
 PARENT = """
 import subprocess, sys, time
@@ -59,7 +59,7 @@ def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = (
-        "import time; from elastrain.trainers.processes import make_scratch;"
+        "import time; from elastrain.trainers.launching.processes import make_scratch;"
         "print(make_scratch('scratch-'), flush=True); time.sleep(600)"
     )
     with subprocess.Popen(

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from elastrain.trainers.chunks import Domain, Filling, FlatSpace, Ownership
-from elastrain.trainers.collectives import Broken, Group
-from elastrain.trainers.partials import Partial
-from elastrain.trainers.reduction import Reduction, square_norm
-from elastrain.trainers.tree import Node, climb, root
+from elastrain.trainers.exchange.collectives import Broken, Group
+from elastrain.trainers.exchange.reduction import Reduction, square_norm
+from elastrain.trainers.numerics.chunks import Domain, Filling, FlatSpace, Ownership
+from elastrain.trainers.numerics.partials import Partial
+from elastrain.trainers.numerics.tree import Node, climb, root
 from trainers.room import Room
 
 SPACE = FlatSpace.of([(name, (128,)) for name in "abc"])
@@ -48,7 +48,7 @@ class Peer(Group):
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastrain.trainers.chunks.BUCKET", 128)
+    monkeypatch.setattr("elastrain.trainers.numerics.chunks.BUCKET", 128)
 
 
 def begin(peer: Peer) -> tuple[Any, Reduction]:

@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from elastrain.trainers import reporter as module
-from elastrain.trainers import retrying
-from elastrain.trainers import spool as spool_module
-from elastrain.trainers.fact_buffer import Buffer, encode
-from elastrain.trainers.reporter import Reporter
-from elastrain.trainers.spool import Spool
+from elastrain.trainers.reporting import reporter as module
+from elastrain.trainers.reporting import retrying
+from elastrain.trainers.reporting import spool as spool_module
+from elastrain.trainers.reporting.fact_buffer import Buffer, encode
+from elastrain.trainers.reporting.reporter import Reporter
+from elastrain.trainers.reporting.spool import Spool
+from elastrain.trainers.reporting.whereabouts import look_up, tell
 from elastrain.trainers.storage import Storage, StorageError, open_storage
-from elastrain.trainers.whereabouts import look_up, tell
 from waiting import until
 
 pytestmark = pytest.mark.anyio

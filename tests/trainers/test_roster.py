@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.roster import BACKOFF_S, Roster, State
+from elastrain.trainers.membership.roster import BACKOFF_S, Roster, State
 
 
 def roster(groups: int, per_group: int = 1) -> Roster:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.membership import Machine
-from elastrain.trainers.rounds import Rounds, plan_of
+from elastrain.trainers.coordination.tally import Tally
+from elastrain.trainers.membership.machine import Machine
 from elastrain.trainers.spec import SpecError, amended, parse_spec, spec_digest
-from elastrain.trainers.tally import Tally
+from elastrain.trainers.training.rounds import Rounds, plan_of
 from trainers.stage import training
 
 

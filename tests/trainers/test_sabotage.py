@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers import agreement, chunks, progress
-from elastrain.trainers import messages as m
-from elastrain.trainers.balance import Balance
-from elastrain.trainers.blame import Blame
-from elastrain.trainers.fleet import Fleet
-from elastrain.trainers.generation import Generation
-from elastrain.trainers.membership import Machine
-from elastrain.trainers.progress import Progress
-from elastrain.trainers.roster import Worker
-from elastrain.trainers.stall import Stall
+from elastrain.trainers.membership import agreement, progress
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.balance import Balance
+from elastrain.trainers.membership.blame import Blame
+from elastrain.trainers.membership.fleet import Fleet
+from elastrain.trainers.membership.generation import Generation
+from elastrain.trainers.membership.machine import Machine
+from elastrain.trainers.membership.progress import Progress
+from elastrain.trainers.membership.roster import Worker
+from elastrain.trainers.membership.stall import Stall
+from elastrain.trainers.numerics import chunks
 from trainers import ledger, simulated_world
 from trainers.simulated_copy import Copy, blocks_in
 from trainers.simulated_faults import WEIGHED
@@ -118,7 +119,7 @@ def removes_all_who_are_silent(patch: Patch) -> None:
 
 
 def never_removes_the_silent(patch: Patch) -> None:
-    patch.setattr("elastrain.trainers.fleet.silent", lambda *_: [])
+    patch.setattr("elastrain.trainers.membership.fleet.silent", lambda *_: [])
 
 
 def never_removes_the_stuck(patch: Patch) -> None:

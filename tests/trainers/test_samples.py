@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from elastrain.trainers.samples import SampleReader, aligned
 from elastrain.trainers.task import Task
+from elastrain.trainers.training.samples import SampleReader, aligned
 
 
 class Noisy(Task):

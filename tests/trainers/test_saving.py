@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from elastrain.trainers import messages as m
-from elastrain.trainers import saving
-from elastrain.trainers.checkpoints import Checkpoints
-from elastrain.trainers.progress import Progress
-from elastrain.trainers.saving import Saving
+from elastrain.trainers.checkpoints import saving
+from elastrain.trainers.checkpoints.manifests import Checkpoints
+from elastrain.trainers.checkpoints.saving import Saving
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.progress import Progress
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 

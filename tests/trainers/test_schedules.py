@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastrain.trainers.schedules import learning_rate
+from elastrain.trainers.numerics.schedules import learning_rate
 from elastrain.trainers.spec import JobSpec, parse_spec
 
 

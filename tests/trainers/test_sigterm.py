@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from elastrain.trainers import sigterm
+from elastrain.trainers.training import sigterm
 
 
 @pytest.fixture(autouse=True)

@@ -12,16 +12,17 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from elastrain.trainers import checkpoint, restore
-from elastrain.trainers.checkpoint import Snapshots
-from elastrain.trainers.chunks import Domain, Ownership
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.messages import Json
-from elastrain.trainers.replica import Replica, make_module
-from elastrain.trainers.restore import BadCheckpoint, Files
+from elastrain.trainers.checkpoints import restore
+from elastrain.trainers.checkpoints import snapshots as checkpoint
+from elastrain.trainers.checkpoints.restore import BadCheckpoint, Files
+from elastrain.trainers.checkpoints.snapshots import Snapshots
+from elastrain.trainers.exchange.transports import Broken, Halted
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import Storage, StorageError, open_storage
-from elastrain.trainers.transports import Broken, Halted
+from elastrain.trainers.training.replica import Replica, make_module
 from engine.tasks.toy import Toy
 
 WAIT_S = 10.0

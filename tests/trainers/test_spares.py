@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.roster import State
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.roster import State
 from trainers.stage import Stage, training
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastrain.trainers.split import blocks_of
+from elastrain.trainers.split.model import blocks_of
 
 
 class Layers(nn.Module):

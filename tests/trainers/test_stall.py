@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.membership import Phase
-from elastrain.trainers.roster import State
-from elastrain.trainers.stall import suspects
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.machine import Phase
+from elastrain.trainers.membership.roster import State
+from elastrain.trainers.membership.stall import suspects
 from trainers.stage import Stage, training
 
 

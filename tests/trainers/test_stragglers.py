@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elastrain.trainers.balance import Pace
-from elastrain.trainers.stragglers import STEPS, Stragglers
+from elastrain.trainers.membership.balance import Pace
+from elastrain.trainers.membership.stragglers import STEPS, Stragglers
 
 
 def looks(stragglers: Stragglers, steps: int, **seconds: float) -> list[tuple[str, bool]]:

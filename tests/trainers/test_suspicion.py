@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers import messages as m
-from elastrain.trainers.chunks import Domain, FlatSpace, Ownership
-from elastrain.trainers.digests import differences, digests
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.replica import Replica, make_module
-from elastrain.trainers.suspicion import SHOWN, Difference, Disagreement, Suspicion, told
+from elastrain.trainers.exchange.digests import differences, digests
+from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.suspicion import SHOWN, Difference, Disagreement, Suspicion, told
+from elastrain.trainers.numerics.chunks import Domain, FlatSpace, Ownership
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.training.replica import Replica, make_module
 from engine.tasks.toy import Toy
 from trainers.stage import Stage, training
 from trainers.test_joining import SPEC

@@ -13,8 +13,8 @@ from itertools import count
 import psutil
 import pytest
 
-from elastrain.trainers.parent import die_with_parent
-from elastrain.trainers.sweep import TAG, WORKER, Found, belonging, sweep
+from elastrain.trainers.launching.parent import die_with_parent
+from elastrain.trainers.launching.sweep import TAG, WORKER, Found, belonging, sweep
 
 numbers = count()
 SLEEP = "import time; time.sleep(60)"
@@ -155,7 +155,7 @@ def test_what_does_not_end_is_named(tag: str, start: Start, monkeypatch: pytest.
 def test_a_worker_that_sweeps_its_own_attempt_survives_it(tag: str, start: Start) -> None:
     other = start(DEAF)
     said(other)
-    program = f"from elastrain.trainers.sweep import sweep; print(sweep({tag!r}).pids)"
+    program = f"from elastrain.trainers.launching.sweep import sweep; print(sweep({tag!r}).pids)"
     environment = {**os.environ, TAG: tag, WORKER: "w2"}
     swept = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
@@ -204,7 +204,7 @@ def test_a_process_whose_parent_is_another_one_by_now_ends_at_once() -> None:
 def test_a_process_dies_with_its_parent(start: Start) -> None:
     program = f"""
 import os, sys
-from elastrain.trainers.parent import die_with_parent
+from elastrain.trainers.launching.parent import die_with_parent
 parent = os.getpid()
 pid = os.fork()
 if pid == 0:

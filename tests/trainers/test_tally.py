@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elastrain.trainers.cursor import Cursor
-from elastrain.trainers.membership import Machine, Policy
-from elastrain.trainers.messages import Json
+from elastrain.trainers.coordination.tally import Tally
+from elastrain.trainers.membership.machine import Machine, Policy
+from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.tally import Tally
+from elastrain.trainers.training.cursor import Cursor
 
 EVALUATED = Cursor(step=20, updates=20, evaluated_step=20, metrics={"val_loss": 0.5})
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from elastrain.trainers.replica import make_module
 from elastrain.trainers.task import Loss, Mean, Task, loss_of, metrics_of
+from elastrain.trainers.training.replica import make_module
 
 
 class Answers(Task):

@@ -3,7 +3,7 @@
 import torch
 from safetensors.torch import load, save
 
-from elastrain.trainers.tensor_file import Entry, TensorFiles
+from elastrain.trainers.checkpoints.tensor_file import Entry, TensorFiles
 
 TENSORS = {
     "a.weight": torch.arange(6, dtype=torch.float32).view(2, 3),

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from elastrain.trainers import transports
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.parking import Parking, parking
-from elastrain.trainers.transports import Broken, Gloo, Halted, Nccl, Patience
+from elastrain.trainers.exchange import transports
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.parking import Parking, parking
+from elastrain.trainers.exchange.transports import Broken, Gloo, Halted, Nccl, Patience
 
 WAIT_S = 10.0  # a test that waits so long has found a hang
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.tree import Climber, Node, climb, complete_units, cover, root, root_node, unit_size
+from elastrain.trainers.numerics.tree import (
+    Climber,
+    Node,
+    climb,
+    complete_units,
+    cover,
+    root,
+    root_node,
+    unit_size,
+)
 
 floats = st.floats(-1e30, 1e30)
 

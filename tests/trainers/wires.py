@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from elastrain.trainers.collectives import Group
+from elastrain.trainers.exchange.collectives import Group
 
 T = TypeVar("T")
 PATIENCE_S = 20.0

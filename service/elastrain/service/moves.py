@@ -9,8 +9,8 @@ from elastrain.service.clock import Clock
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, installation
 from elastrain.service.store.rows import AttemptRow
+from elastrain.trainers.reporting.whereabouts import tell
 from elastrain.trainers.storage import Storage
-from elastrain.trainers.whereabouts import tell
 
 FACT = "driver_url"
 

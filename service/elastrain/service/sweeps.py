@@ -20,7 +20,7 @@ from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, Ray, Ray
 from elastrain.service.settings import Settings
 from elastrain.service.store import Store, Tx, attempts, feed, jobs, training
 from elastrain.service.store.rows import AttemptRow, JobRow
-from elastrain.trainers import receipt_line
+from elastrain.trainers.launching import receipt_line
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,9 @@ class Sweeps:
             attempts.change(tx, attempt.job, attempt.number, **values)
         points.reach("the search is noted")
         id = ids.sweep_id(attempt.submission_id, number)
-        entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.ray_sweep {shlex.quote(tag)}"
+        entrypoint = (
+            f"{self._settings.driver_python} -m elastrain.trainers.launching.ray_sweep {shlex.quote(tag)}"
+        )
         try:
             self._ray.submit(Launch(id, entrypoint, {}, 0.0))
         except AlreadySubmitted:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from elastrain.trainers.replica import Replica
 from elastrain.trainers.task import Loss
+from elastrain.trainers.training.replica import Replica
 from engine.tasks.toy import Toy
 
 

@@ -25,20 +25,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from elastrain.trainers.attempt import Attempt, Outcome
-from elastrain.trainers.claim import Claim, Refused, Ticket, Unanswered, claim
-from elastrain.trainers.facts import event, now
-from elastrain.trainers.fence import Fence, Superseded
-from elastrain.trainers.launcher import Launcher
-from elastrain.trainers.logs import SHIP_EVERY_S, LogShipper
-from elastrain.trainers.messages import Json
-from elastrain.trainers.mlflow_line import open_line
-from elastrain.trainers.processes import make_scratch
-from elastrain.trainers.reporter import Reporter
+from elastrain.trainers.checkpoints.fence import Fence, Superseded
+from elastrain.trainers.coordination.attempt import Attempt, Outcome
+from elastrain.trainers.launching.launcher import Launcher
+from elastrain.trainers.launching.logs import SHIP_EVERY_S, LogShipper
+from elastrain.trainers.launching.processes import make_scratch
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.reporting.claim import Claim, Refused, Ticket, Unanswered, claim
+from elastrain.trainers.reporting.facts import event, now
+from elastrain.trainers.reporting.mlflow_line import open_line
+from elastrain.trainers.reporting.reporter import Reporter
+from elastrain.trainers.reporting.spool import Spool
+from elastrain.trainers.reporting.whereabouts import look_up
 from elastrain.trainers.spec import JobSpec, parse_spec
-from elastrain.trainers.spool import Spool
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError, open_storage
-from elastrain.trainers.whereabouts import look_up
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +275,7 @@ def _work(log_file: Path) -> int:
     try:
         ticket = Ticket.from_env()
         asking = ThreadPoolExecutor(1).submit(claim, ticket)  # meanwhile Ray lets us in, which takes longer
-        from elastrain.trainers import on_ray
+        from elastrain.trainers.launching import on_ray
 
         host = on_ray.connect()
         granted = asking.result()

@@ -10,27 +10,29 @@ from __future__ import annotations
 from functools import partial
 from typing import NoReturn
 
-from elastrain.trainers import collectives, digests, restore, soundness, step, watch
-from elastrain.trainers.balance import begins_with
-from elastrain.trainers.checkpoint import Snapshots
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.ended import Boundary, ended, one_sided
-from elastrain.trainers.evaluate import evaluate_step
-from elastrain.trainers.faults import UserFault, blamed_on_user
-from elastrain.trainers.formed import Generation
-from elastrain.trainers.handover import catch_up
-from elastrain.trainers.judge import condemn, doubtful, judge
-from elastrain.trainers.messages import Json, Report
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.parking import parking
-from elastrain.trainers.partials import PassedOn
-from elastrain.trainers.replica import Replica
-from elastrain.trainers.samples import SampleReader
-from elastrain.trainers.session import Dismissed, Session
+from elastrain.trainers.checkpoints import restore
+from elastrain.trainers.checkpoints.snapshots import Snapshots
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange import collectives, digests
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.handover import catch_up
+from elastrain.trainers.exchange.parking import parking
+from elastrain.trainers.membership.balance import begins_with
+from elastrain.trainers.membership.messages import Json, Report
+from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.partials import PassedOn
 from elastrain.trainers.strategies import local_sgd
 from elastrain.trainers.strategies.choice import way_of
 from elastrain.trainers.strategies.outer import RoundRule
+from elastrain.trainers.training import soundness, step, watch
+from elastrain.trainers.training.ended import Boundary, ended, one_sided
+from elastrain.trainers.training.evaluate import evaluate_step
+from elastrain.trainers.training.faults import UserFault, blamed_on_user
+from elastrain.trainers.training.formed import Generation
+from elastrain.trainers.training.judge import condemn, doubtful, judge
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.samples import SampleReader
+from elastrain.trainers.training.session import Dismissed, Session
 
 
 class Trainer:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import psutil
 
-from elastrain.trainers.sweep import WORKER
+from elastrain.trainers.launching.sweep import WORKER
 
 LOOK_EVERY_S = 0.5
 NODE_ID = ("--node_id=", "--node-id=")  # how Ray's own processes are told where they are

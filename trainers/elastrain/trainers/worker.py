@@ -7,23 +7,18 @@ import sys
 
 import torch
 
-from elastrain.trainers import code, sigterm
-from elastrain.trainers.checkpoint import Snapshots
-from elastrain.trainers.collectives import Rendezvous
-from elastrain.trainers.faults import UserFault, blamed_on_user
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.follower import session_of
-from elastrain.trainers.launcher import WorkerStart
-from elastrain.trainers.lockstep import Shards, fork
+from elastrain.trainers.checkpoints.snapshots import Snapshots
+from elastrain.trainers.exchange.collectives import Rendezvous
+from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.loop import Trainer
-from elastrain.trainers.memory import keep_memory, touch
-from elastrain.trainers.messages import Json
-from elastrain.trainers.replica import Replica, make_module
-from elastrain.trainers.samples import SampleReader
-from elastrain.trainers.session import Dismissed, Session
-from elastrain.trainers.shards import Alone
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.memory import keep_memory, touch
 from elastrain.trainers.spec import JobSpec, parse_spec
-from elastrain.trainers.spec_strategies import asynchronous
+from elastrain.trainers.spec.strategies import asynchronous
+from elastrain.trainers.split.follower import session_of
+from elastrain.trainers.split.lockstep import Shards, fork
+from elastrain.trainers.split.shards import Alone
 from elastrain.trainers.storage import open_storage
 from elastrain.trainers.strategies.lines import Hub
 from elastrain.trainers.strategies.orders import order_to_repeat
@@ -31,6 +26,11 @@ from elastrain.trainers.strategies.pushing import PushingWorker
 from elastrain.trainers.strategies.served import ServedReplica
 from elastrain.trainers.strategies.serving import ServingTrainer
 from elastrain.trainers.task import Task, load_task
+from elastrain.trainers.training import code, sigterm
+from elastrain.trainers.training.faults import UserFault, blamed_on_user
+from elastrain.trainers.training.replica import Replica, make_module
+from elastrain.trainers.training.samples import SampleReader
+from elastrain.trainers.training.session import Dismissed, Session
 
 FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 
@@ -38,7 +38,8 @@ FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 def main(start: WorkerStart, node: str | None = None) -> int:
     """Train until the coordinator needs this worker no longer. Returns the exit code."""
     if start.processes > 1:
-        from elastrain.trainers import split as split  # takes seconds to import: once for all of them
+        # takes seconds to import: once for all of them
+        import elastrain.trainers.split.model  # noqa: F401
     shards = fork(start.processes)
     session = session_of(start, shards)
     try:
@@ -108,7 +109,8 @@ def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatM
     module = make_module(task, spec.seed)
     if shards.count == 1:
         return FlatModel(module)
-    from elastrain.trainers import split, tensor_parallel
+    from elastrain.trainers.split import model as split
+    from elastrain.trainers.split import tensor_parallel
 
     if spec.workers.split == "tensor":
         shards.shares, plan = False, task.tensor_plan()

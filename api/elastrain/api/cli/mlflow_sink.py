@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from elastrain.client.errors import ElastrainError, FixRequest, NotAllowed, Unreachable
-from elastrain.trainers.mlflow_run import BATCH, ENDS, Metric, MlflowError, MlflowRun, metrics
+from elastrain.trainers.reporting.mlflow_run import BATCH, ENDS, Metric, MlflowError, MlflowRun, metrics
 
 KINDS: Mapping[str, type[ElastrainError]] = {"wrong": FixRequest, "denied": NotAllowed, "away": Unreachable}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from elastrain.trainers import handover
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.reducing import Reduce, reducer
-from elastrain.trainers.replica import Replica
-from elastrain.trainers.session import Session
-from elastrain.trainers.step import Exchange
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange import handover
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.reducing import Reduce, reducer
+from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.session import Session
+from elastrain.trainers.training.step import Exchange
 
 
 class AllReduce:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elastrain.trainers.messages import Json
+from elastrain.trainers.membership.messages import Json
 
 
 @dataclass

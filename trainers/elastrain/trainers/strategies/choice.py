@@ -1,7 +1,7 @@
 """Which strategy a spec names."""
 
-from elastrain.trainers import spec_strategies as named
 from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.spec import strategies as named
 from elastrain.trainers.strategies.all_reduce import AllReduce
 from elastrain.trainers.strategies.gossip import Gossip
 

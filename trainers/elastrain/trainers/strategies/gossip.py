@@ -21,19 +21,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Group
-from elastrain.trainers.graphs import Graph, heard, hearers
-from elastrain.trainers.handover import send_common
-from elastrain.trainers.memory import blank
-from elastrain.trainers.messages import Range
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.reducing import Reduce
-from elastrain.trainers.reduction import Reduction, square_norm
-from elastrain.trainers.replica import Replica
-from elastrain.trainers.session import Session
-from elastrain.trainers.step import Exchange
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.handover import send_common
+from elastrain.trainers.exchange.reducing import Reduce
+from elastrain.trainers.exchange.reduction import Reduction, square_norm
+from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.graphs import Graph, heard, hearers
+from elastrain.trainers.numerics.memory import blank
 from elastrain.trainers.strategies.all_reduce import AllReduce
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.session import Session
+from elastrain.trainers.training.step import Exchange
 
 
 class Gossip(AllReduce):

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elastrain.trainers.lifeline import bound_sends
-from elastrain.trainers.messages import Json
+from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.shelf import Shelf
+from elastrain.trainers.training.lifeline import bound_sends
 
 CONNECT_S = 20.0
 HELLO_BYTES = 65536  # of a hello: nothing larger is taken from whoever has not shown the key

@@ -19,16 +19,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from elastrain.trainers.cursor import exact_sum
-from elastrain.trainers.data import Indices
-from elastrain.trainers.partials import GradientSums, Partial, PassedOn
-from elastrain.trainers.reduction import square_norm
-from elastrain.trainers.replica import Replica
-from elastrain.trainers.rounds import Rounds, scale_of
-from elastrain.trainers.samples import SampleReader
-from elastrain.trainers.step import forward
+from elastrain.trainers.exchange.reduction import square_norm
+from elastrain.trainers.numerics.partials import GradientSums, Partial, PassedOn
+from elastrain.trainers.numerics.tree import Climber, root_node
 from elastrain.trainers.strategies.outer import RoundRule
-from elastrain.trainers.tree import Climber, root_node
+from elastrain.trainers.training.cursor import exact_sum
+from elastrain.trainers.training.data import Indices
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.rounds import Rounds, scale_of
+from elastrain.trainers.training.samples import SampleReader
+from elastrain.trainers.training.step import forward
 
 
 def compute(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from safetensors.torch import load
 
-from elastrain.trainers.faults import refuse
 from elastrain.trainers.spec import JobSpec, Source
-from elastrain.trainers.spec_strategies import ParameterServer
+from elastrain.trainers.spec.strategies import ParameterServer
 from elastrain.trainers.storage import NotFound, Storage
 from elastrain.trainers.strategies.ledger import ORDER, Task
+from elastrain.trainers.training.faults import refuse
 
 
 def order_to_repeat(storage: Storage, spec: JobSpec, total: int) -> list[Task] | None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elastrain.trainers.optimizers import Rule, State
-from elastrain.trainers.spec_strategies import Outer
+from elastrain.trainers.numerics.optimizers import Rule, State
+from elastrain.trainers.spec.strategies import Outer
 
 MOMENTUM = "outer_momentum"
 

@@ -15,18 +15,18 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from elastrain.trainers import step
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.ended import Boundary
-from elastrain.trainers.faults import blamed_on_user
+from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.loop import Trainer
-from elastrain.trainers.messages import Json
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.partials import Partial
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Closed, Inbox, Line, connect
 from elastrain.trainers.strategies.served import Push
 from elastrain.trainers.strategies.shelf import Delivery
+from elastrain.trainers.training import step
+from elastrain.trainers.training.ended import Boundary
+from elastrain.trainers.training.faults import blamed_on_user
 
 Frame = tuple[int, Json, Tensor]  # (rank, head, body)
 

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elastrain.trainers.cursor import Cursor, Verdict, exact_sum, merge
-from elastrain.trainers.flat import FlatModel
-from elastrain.trainers.memory import blank
-from elastrain.trainers.messages import Json, Range
-from elastrain.trainers.reduction import square_norm
-from elastrain.trainers.replica import Replica
+from elastrain.trainers.exchange.reduction import square_norm
+from elastrain.trainers.membership.messages import Json, Range
+from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.memory import blank
+from elastrain.trainers.numerics.tree import root, root_node
 from elastrain.trainers.spec import JobSpec
-from elastrain.trainers.spec_strategies import ParameterServer
+from elastrain.trainers.spec.strategies import ParameterServer
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Hub
 from elastrain.trainers.task import Task as UserTask
-from elastrain.trainers.tree import root, root_node
+from elastrain.trainers.training.cursor import Cursor, Verdict, exact_sum, merge
+from elastrain.trainers.training.replica import Replica
 
 
 class ServedReplica(Replica):

@@ -16,24 +16,24 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from elastrain.trainers.checkpoint import Snapshots
-from elastrain.trainers.chunks import Ownership
-from elastrain.trainers.collectives import Broken, Group
-from elastrain.trainers.cursor import sum_layers
-from elastrain.trainers.formed import Generation
-from elastrain.trainers.layers import due
+from elastrain.trainers.checkpoints.snapshots import Snapshots
+from elastrain.trainers.coordination.opening import Opening
+from elastrain.trainers.exchange.collectives import Broken, Group
 from elastrain.trainers.loop import Trainer
-from elastrain.trainers.messages import Json
-from elastrain.trainers.opening import Opening
-from elastrain.trainers.replica import Replica
-from elastrain.trainers.samples import SampleReader
-from elastrain.trainers.session import Session
-from elastrain.trainers.spec_strategies import ParameterServer
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.layers import due
+from elastrain.trainers.spec.strategies import ParameterServer
 from elastrain.trainers.strategies.all_reduce import AllReduce
 from elastrain.trainers.strategies.ledger import Ledger, Task
 from elastrain.trainers.strategies.served import ServedReplica, record_of
 from elastrain.trainers.strategies.shelf import everywhere
-from elastrain.trainers.watch import measure
+from elastrain.trainers.training.cursor import sum_layers
+from elastrain.trainers.training.formed import Generation
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.samples import SampleReader
+from elastrain.trainers.training.session import Session
+from elastrain.trainers.training.watch import measure
 
 
 class ServingTrainer(Trainer):

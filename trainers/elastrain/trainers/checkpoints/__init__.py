@@ -1,0 +1,1 @@
+"""Parts from the owners, a manifest last, and the way back."""

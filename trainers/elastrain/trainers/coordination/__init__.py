@@ -1,0 +1,1 @@
+"""The driver's side of an attempt: the machine put to work."""

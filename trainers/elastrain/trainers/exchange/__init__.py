@@ -1,0 +1,1 @@
+"""What travels between the members of a generation: sums up, parameters down, chunks that change hands."""

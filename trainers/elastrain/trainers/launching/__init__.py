@@ -1,0 +1,1 @@
+"""Who starts, finds and ends processes: on this machine and on Ray."""

@@ -1,0 +1,1 @@
+"""What the bits depend on: the summation tree, the flat space and its chunks, update rules, slots."""

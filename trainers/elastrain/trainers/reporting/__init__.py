@@ -1,0 +1,1 @@
+"""The driver's line to the service: facts out, the desired state in."""

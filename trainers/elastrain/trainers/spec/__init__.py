@@ -1,0 +1,34 @@
+"""The job spec: what a user may write, checked at the door. No torch, no numpy."""
+
+from elastrain.trainers.spec.advice import warnings
+from elastrain.trainers.spec.errors import SpecError
+from elastrain.trainers.spec.job import JobSpec, amended, parse_spec, spec_digest
+from elastrain.trainers.spec.optimizers import (
+    AdagradSpec,
+    AdamSpec,
+    AdamWSpec,
+    OptimizerSpec,
+    RMSpropSpec,
+    SGDSpec,
+)
+from elastrain.trainers.spec.source import OUT_OF_ORDER, Source
+from elastrain.trainers.spec.strategies import SERVER_CPU, asynchronous
+
+__all__ = [
+    "OUT_OF_ORDER",
+    "SERVER_CPU",
+    "AdagradSpec",
+    "AdamSpec",
+    "AdamWSpec",
+    "JobSpec",
+    "OptimizerSpec",
+    "RMSpropSpec",
+    "SGDSpec",
+    "Source",
+    "SpecError",
+    "amended",
+    "asynchronous",
+    "parse_spec",
+    "spec_digest",
+    "warnings",
+]

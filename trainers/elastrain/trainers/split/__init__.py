@@ -1,0 +1,1 @@
+"""A worker of several processes, among which its model is split."""

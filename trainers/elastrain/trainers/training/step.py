@@ -1,0 +1,190 @@
+"""One step in its parts: microbatch gradients, [reduce,] commit, gather (core: the elastic step).
+
+A member enters the commit only with every sum that it owns or keeps for another in its memory (reduction.py);
+so a commit record, once it exists anywhere, can be carried out by whoever survives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.layers import due
+from elastrain.trainers.numerics.moments import squares
+from elastrain.trainers.numerics.partials import PassedOn
+from elastrain.trainers.task import Loss, loss_of
+from elastrain.trainers.training.cursor import exact_sum, int_or, merge
+from elastrain.trainers.training.replica import Replica
+from elastrain.trainers.training.samples import SampleReader, seed_everything
+from elastrain.trainers.training.watch import measure
+
+
+def compute(
+    replica: Replica,
+    reader: SampleReader,
+    step: int,
+    microbatch: int,
+    passed_on: PassedOn | None = None,
+) -> bool:
+    """The gradient of one microbatch, added to what this worker has of the step. Returns True: it is done.
+
+    passed_on: is told each bucket whose sums are final, while backward goes on with the next.
+    """
+    assert replica.partial is not None
+    model, partial = replica.model, replica.partial
+    started = time.perf_counter()
+    indices = replica.plan.indices(step, microbatch)
+    batch = reader.read("train", replica.plan.epoch(step), indices)
+    loss = forward(replica, batch, step, microbatch)
+    if not replica.shards.counts(len(indices)):
+        loss = Loss(loss.sum * 0.0, 0.0)
+    weight = float(loss.weight)  # user code may raise in it: not when the sums are half added to
+    fill = squares(replica.scale, weight) if partial.gradients.lanes > 1 else None
+    early = replica.each_once is True
+    addend = partial.gradients.open(microbatch, early=early, passed_on=passed_on, fill=fill)
+    try:
+        with model.handing_over(addend.take):
+            (loss.sum * replica.scale).backward()  # type: ignore[no-untyped-call]
+    except BaseException:
+        partial.forget(addend.abandon())
+        raise
+    replica.each_once = not addend.twice and replica.each_once is not False
+    if model.buffers.floats:
+        partial.buffers.add(microbatch, model.add_up(model.buffers.floats_now(weight)))
+    addend.close()
+    total, weight, used = in_all(replica, float(loss.sum.detach()), weight, addend.used)
+    partial.used |= used
+    partial.others = model.buffers.others_now()
+    ids = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()[:16]
+    partial.rows[microbatch] = [
+        microbatch,
+        total,
+        weight,
+        round(time.perf_counter() - started, 6),
+        ids,
+        model.buffers.others_digest(),
+    ]
+    return True
+
+
+def in_all(replica: Replica, loss: float, weight: float, used: int) -> tuple[float, float, int]:
+    """The loss sum, the weight and the used parameters of a microbatch whose parts several processes compute.
+
+    Raises ValueError if a buffer that is not a float has become another one here than there.
+    """
+    shards, buffers = replica.shards, replica.model.buffers
+    if shards.count == 1:
+        return loss, weight, used
+    mine = [loss, weight] if shards.tells else [0.0, 0.0]
+    said = shards.gather([*mine, used, buffers.others_digest()])
+    losses, weights, uses, digests = zip(*said, strict=True)
+    if len(set(digests)) > 1:
+        raise ValueError(
+            f"a buffer that is not a float differs between the processes of a worker (one of: "
+            f"{', '.join(buffers.others)}). Such a buffer must not depend on the data: make it a float"
+        )
+    return exact_sum(losses), exact_sum(weights), int_or(uses)
+
+
+def forward(replica: Replica, batch: Any, *place: int) -> Loss:
+    """The loss of a batch, from the buffers as of the step. place: what seeds the generators."""
+    model = replica.model
+    model.ready((replica.shards.generation, replica.step))
+    model.buffers.reset()
+    model.module.train()
+    seed_everything(replica.spec.seed, *place, *replica.shards.place)
+    model.forget_gradients()
+    with precision(replica):
+        return loss_of(replica.task, model.module, batch)
+
+
+@contextlib.contextmanager
+def precision(replica: Replica) -> Iterator[None]:
+    """bf16 is autocast over fp32 masters."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=replica.spec.precision == "bf16"):
+        yield
+
+
+class Exchange:
+    """Commit and gather, for one generation."""
+
+    def __init__(self, replica: Replica, group: Group, ownership: Ownership, workers: Sequence[str]) -> None:
+        self.replica, self.group, self.ownership, self.workers = replica, group, ownership, workers
+        self.rank, self.world = group.rank, group.world
+
+    def commit(self, log: int, norms: list[float]) -> Json:
+        """The one moment that decides. log: the newest command that this worker knows. norms: squared, of the
+        summed gradient, per owned block."""
+        partial, shards = self.replica.partial, self.replica.shards
+        assert partial is not None
+        if shards.count > 1:  # only now: all of them have what they keep
+            norms = [exact_sum(block) for block in zip(*shards.gather(norms), strict=True)]
+        inner = self.replica.plan.inner_steps(self.replica.step)
+        entry = {
+            "step": self.replica.step,
+            "log": log,
+            "norms": norms,
+            "used": f"{partial.used:x}",
+            "sent": self.group.take_sent(),
+            "microbatches": list(partial.rows.values()),
+            **({"inner": inner} if inner > 1 else {}),
+        }
+        if self.replica.apart is not None:
+            entry["apart"] = self.replica.apart
+        watch = self.replica.spec.watch
+        if watch.norms != "none" and due(watch.every_steps, self.replica.step):
+            record = merge(self.group.gather_json(entry), self.workers)
+            entry["layers"] = measure(self.replica, self.ownership, self.rank, record)
+        return merge(self.group.gather_json(entry), self.workers)
+
+    def gather(self) -> None:
+        """Everybody gets the chunks that it does not keep, from their owners: parameters, and what else of
+        their state is common."""
+        self._start_gather()()
+
+    def start_gather(self) -> Callable[[], None]:
+        """Everybody gets what this step has changed of the chunks that it does not keep. Begun now, finished
+        by calling what is returned."""
+        down = self.replica.down
+        if down is None or self.ownership.shared:
+            return self._start_gather()
+        arrive = down.start(self.group, self.ownership)
+
+        def finish() -> None:
+            arrive()
+            self.replica.whole = True
+
+        return finish
+
+    def _start_gather(self) -> Callable[[], None]:
+        self.replica.spread()
+        if self.ownership.shared:
+            self.replica.whole = True
+            return lambda: None
+        own, space, buddy = self.ownership, self.ownership.space, self.ownership.buddy[self.rank]
+        vectors = [self.replica.model.params, *self.replica.gathered.values()]
+        mine = torch.cat([v[space.elements(c)] for c in own.owned(self.rank) for v in vectors])
+        sends = [None if r in (self.rank, buddy) else mine for r in range(self.world)]
+        kept = {self.rank, *own.kept_for(self.rank)}
+        elements = [0 if r in kept else sum(map(space.length, own.owned(r))) for r in range(self.world)]
+        sizes = [len(vectors) * n for n in elements]
+        arrival = self.group.start_exchange(sends, sizes, torch.float32)
+
+        def finish() -> None:
+            arrived = arrival()
+            for owner in (r for r in range(self.world) if r not in kept):
+                at = 0
+                for vector, chunk in ((v, c) for c in own.owned(owner) for v in vectors):
+                    vector[space.elements(chunk)] = arrived[owner][at : at + space.length(chunk)]
+                    at += space.length(chunk)
+            self.replica.whole = True
+
+        return finish
