@@ -1,6 +1,5 @@
 """The service's side of Ray, against a real head: what it relies on is really so."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,8 +12,8 @@ import pytest
 
 from elastrain.service import receipts
 from elastrain.service.ray_jobs import ENDED, AlreadySubmitted, Launch, RayJobs, RayUnreachable
-from elastrain.service.sweeps import MARK
 from elastrain.service.up_ray import RayHead
+from elastrain.trainers.launching import receipt_line
 
 pytestmark = pytest.mark.ray
 
@@ -64,8 +63,7 @@ def test_a_search_finds_an_orphan_on_the_cluster_and_its_receipt_is_in_the_log(r
         )
         ray_jobs.submit(launch)
         wait_for(ray_jobs, launch.submission_id, *ENDED)
-        (line,) = [x for x in ray_jobs.logs(launch.submission_id).splitlines() if x.startswith(MARK)]
-        found = receipts.read(json.loads(line.removeprefix(MARK)))
+        found = receipts.read(receipt_line.find(ray_jobs.logs(launch.submission_id)))
         assert found is not None and receipts.open_points(found) == ""
         (node,) = found["nodes"]
         assert (node["node"], node["pids"]) == (ray_jobs.nodes()[0].id, [orphan.pid])
