@@ -13,7 +13,7 @@ from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.flat import FlatModel
-from elastrain.trainers.numerics.memory import keep_memory, touch
+from elastrain.trainers.numerics.memory import keep_memory, return_memory, touch
 from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.spec.strategies import asynchronous
 from elastrain.trainers.split.follower import session_of
@@ -81,7 +81,8 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
     os.environ.update(welcome["env"])
     spec = parse_spec(welcome["spec"])
     set_numerics(spec)
-    keep_memory()
+    whole = session.shards.count == 1
+    keep_memory() if whole else return_memory()
     with blamed_on_user("start"):
         if welcome["package"]:
             code.install(session.storage, welcome["package"])
@@ -95,7 +96,8 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
             replica = Replica(*parts)
         if session.shards.lead:
             sigterm.listen(session.notice)
-    touch(first_step(replica))
+    if whole:
+        touch(first_step(replica))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
         order = order_to_repeat(session.storage, spec, replica.plan.total_steps)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # <malloc.h>
+LARGE = 128 * 1024  # bytes
 
 
 def keep_memory() -> None:
@@ -18,6 +19,16 @@ def keep_memory() -> None:
     if hasattr(libc, "mallopt"):  # glibc
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def return_memory() -> None:
+    """Give freed memory back at once. A split model brings its blocks together and drops them, in sizes that
+    vary: kept by the process, what was dropped lies in pieces between what is needed, and a process of two
+    took more than one that has the whole model."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc; a threshold that is set stays where it is
+        libc.mallopt(M_MMAP_THRESHOLD, LARGE)
+        libc.mallopt(M_TRIM_THRESHOLD, LARGE)
 
 
 def touch(elements: int) -> None:
