@@ -14,18 +14,23 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 STEPS = 200
 ROUNDS = 60  # each is five steps
 EXAMPLES = {
-    "moments": STEPS,
-    "local_sgd": ROUNDS,
     "diloco": ROUNDS,
     "gossip": STEPS,
-    "parameter_server": STEPS,
     "parameter_server_async": STEPS,
-    "compression-int8": STEPS,
     "compression-topk": STEPS,
-    "compression-powersgd": STEPS,
-    "stability": STEPS,
+    "split": STEPS,
 }
-ELSEWHERE = {"digits": "in test_kills.py", "job": "own_task, in test_jobs.py"}
+WITHOUT_RAY = "in engine/test_every_way.py, without Ray"
+ELSEWHERE = {
+    "digits": "in test_kills.py",
+    "job": "own_task, in test_jobs.py",
+    "moments": WITHOUT_RAY,
+    "local_sgd": WITHOUT_RAY,
+    "parameter_server": WITHOUT_RAY,
+    "compression-int8": WITHOUT_RAY,
+    "compression-powersgd": WITHOUT_RAY,
+    "stability": "in engine/test_stability.py, without Ray",
+}
 # whose result depends on who computes what, as docs/algorithms.md says
 OTHERWISE = ("gossip", "parameter_server_async")
 
@@ -39,7 +44,12 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
     house: House, tmp_path: Path, name: str
 ) -> None:
     steps = EXAMPLES[name]
-    overrides = ["epochs=null", f"steps={steps}", "workers={min: 2, max: 2}"]  # none begins before the other
+    overrides = [
+        "epochs=null",
+        f"steps={steps}",
+        "workers.min=2",
+        "workers.max=2",
+    ]  # none begins before the other
     job = house.client.submit(ROOT / "examples" / f"{name}.yaml", overrides=overrides)
     run = Watched(job)
 
@@ -57,5 +67,5 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
     assert job.data["counters"]["attempts"] == 1 and run.record.lost(steps) == 0
     assert [event["data"]["worker"] for event in run.record.of_type("worker.lost")] == [victim]
     if name not in OTHERWISE:
-        alone = run_here(tmp_path, {**job.data["spec"], "workers": {"min": 1, "max": 2}})
+        alone = run_here(tmp_path, {**job.data["spec"], "workers": {**job.data["spec"]["workers"], "min": 1}})
         assert digests(job) == {"step": steps, "params_digest": alone.digests[0]}
