@@ -3,8 +3,11 @@
 import sys
 
 import pytest
+import torch
+from torch import nn
 
 from elastrain.trainers.exchange.collectives import Broken
+from elastrain.trainers.task import Loss, Task, loss_of
 from elastrain.trainers.training.faults import UserFault, blamed_on_user, describe
 
 
@@ -18,6 +21,19 @@ def test_the_error_and_its_line_come_first() -> None:
     fault = caught.value.fault
     assert fault.error.startswith("ZeroDivisionError: division by zero (test_faults.py:")
     assert fault.place == ("compute", 3, 1) and not fault.at_once
+
+
+class Divides(Task):
+    def loss(self, model: nn.Module, batch: object) -> Loss:
+        _divide()
+        return Loss(torch.zeros(()), 1.0)
+
+
+def test_the_engines_own_lines_are_not_shown() -> None:
+    with pytest.raises(UserFault) as caught, blamed_on_user("compute", 3, 1):
+        loss_of(Divides(), nn.Identity(), None)
+    assert "in _divide" in caught.value.fault.traceback
+    assert "elastrain/trainers/" not in caught.value.fault.traceback
 
 
 def test_an_exit_in_user_code_is_an_error_of_the_user() -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from elastrain.trainers.exchange.collectives import Broken, Halted
 from elastrain.trainers.membership.messages import Fault
 
-_OURS = str(Path(__file__).resolve().parent)
+_OURS = str(Path(__file__).resolve().parents[1])  # trainers, all rooms of it
 _LIBRARY = ("site-packages", "dist-packages", "<frozen", f"{Path(traceback.__file__).parent}/")
 _OTHERS_SHOWN = 5  # frames below the user's last one, e.g. in torch
 
