@@ -44,12 +44,8 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
     house: House, tmp_path: Path, name: str
 ) -> None:
     steps = EXAMPLES[name]
-    overrides = [
-        "epochs=null",
-        f"steps={steps}",
-        "workers.min=2",
-        "workers.max=2",
-    ]  # none begins before the other
+    overrides = ["epochs=null", f"steps={steps}", "resources.cpu=0.5"]  # all of it fits on two cores
+    overrides += ["workers.min=2", "workers.max=2"]  # none begins before the other
     job = house.client.submit(ROOT / "examples" / f"{name}.yaml", overrides=overrides)
     run = Watched(job)
 
