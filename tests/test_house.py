@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,19 @@ assert not heavy, f"imported at the start: {heavy}"
 """
     result = run(sys.executable, "-c", program)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_map_and_the_documents_name_files_that_are_there() -> None:
+    files = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    files |= {re.sub(r"\b(api|service|trainers)/elastrain/\1/", r"\1/", name) for name in files}
+    there = {name[at:] for name in files for at in (0, *(m.end() for m in re.finditer("/", name)))}
+    missing = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+        for name in re.findall(r"`([\w/]+\.py)`", page.read_text())
+        if name not in there and name != "elastrain/__init__.py"  # which must not be there
+    }
+    assert not missing, f"no such files any more: {sorted(missing)}"
 
 
 def _lines(path: Path) -> int:
