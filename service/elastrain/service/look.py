@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from elastrain.service import ids
 from elastrain.service.clock import Clock
@@ -32,10 +31,6 @@ class Look:
     steady: list[RayNode] = field(default_factory=list)  # the same, `used` being what was so for a while
     error: str | None = None
     storage_error: str | None = None  # why object storage failed in this round: it is not asked again in it
-
-    def nodes_view(self) -> list[dict[str, Any]]:
-        """The nodes as the API shows them."""
-        return [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in self.nodes]
 
     def of(self, attempt: AttemptRow | None) -> Seen:
         """What is known of this attempt's driver; in `sweeping`, of the search for what it has left."""

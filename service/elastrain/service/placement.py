@@ -79,7 +79,7 @@ class Placement:
             waiting = [ask.id for ask in known.asks if ask.stage is Stage.WAITING]
             wait, before = facts.ray_unreachable(error), known.plan
             return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
-        seen = [{"id": n.id, "alive": n.alive, "resources": n.resources, "used": n.used} for n in nodes]
+        seen = [node.view() for node in nodes]
         ours, lately = known.occupying, self._held(known, now)
         there = facts.nodes_of(seen, ours, self._driver_cpu, self._ceiling, lately)
         return plan(known.asks, there, known.policy(self._driver_cpu, now), breathe)

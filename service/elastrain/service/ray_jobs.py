@@ -51,6 +51,10 @@ class RayNode:
     resources: dict[str, float]
     used: dict[str, float]
 
+    def view(self) -> dict[str, Any]:
+        """As the API shows it."""
+        return {"id": self.id, "alive": self.alive, "resources": self.resources, "used": self.used}
+
 
 @dataclass(frozen=True)
 class Launch:

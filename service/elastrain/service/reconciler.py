@@ -289,7 +289,8 @@ class Reconciler:
             return
         with self._store.write() as tx:
             installation.write(tx, "reconciler", True, now)
-            seen = {"nodes": look.nodes_view(), "reachable": look.error is None, "detail": look.error}
+            nodes = [node.view() for node in look.nodes]
+            seen = {"nodes": nodes, "reachable": look.error is None, "detail": look.error}
             seen["capacity_max"] = [shape.view() for shape in self._ceiling] or None
             if look.error is not None and (before := installation.read(tx, "cluster")):
                 seen["nodes"] = before[1]["nodes"]  # the last that was known

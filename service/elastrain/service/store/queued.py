@@ -23,7 +23,8 @@ _WAITING = select(*(table.c[name] for name in WaitingRow._fields)).where(
 _QUEUED = select(
     *(table.c[name] for name in QueuedRow._fields[:-1]), table.c.spec["resources", "gpu"].as_float()
 ).where(table.c.status == Status.QUEUED.value)
-_IN_ORDER = (
+# in one order, as whoever locks several: two that meet do not wait for each other
+_LOCK = (
     select(table.c.id)
     .where(table.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(table.c.id)
@@ -38,13 +39,6 @@ _TELL_WHY = (
         table.c.desired_version == bindparam("seen_version"),
     )
     .values(reason=bindparam("_reason"), message=bindparam("_message"), short_of=bindparam("_short_of"))
-)
-# in one order, as whoever locks several: two that meet do not wait for each other
-_IN_ORDER = (
-    select(table.c.id)
-    .where(table.c.id.in_(bindparam("ids", expanding=True)))
-    .order_by(table.c.id)
-    .with_for_update()
 )
 _SPARES = func.coalesce(table.c.spec["workers", "spares"].as_integer(), 0)
 _BY_PROJECT = (
@@ -84,9 +78,8 @@ def tell_why(
     over."""
     said = {"_reason": reason.value, "_message": message, "_short_of": short_of}
     was = {"reason_before": seen.reason, "seen_version": seen.desired_version}
-    if tx.dialect.name != "sqlite":
-        tx.execute(_IN_ORDER, {"ids": list(ids)}).all()
-    tx.execute(_IN_ORDER, {"ids": list(ids)}).all()  # as whoever locks several jobs
+    if tx.dialect.name != "sqlite":  # which has no locks of rows
+        tx.execute(_LOCK, {"ids": list(ids)}).all()
     tx.execute(_TELL_WHY, {"ids": list(ids), **was, **said})
 
 
