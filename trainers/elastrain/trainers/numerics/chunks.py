@@ -85,6 +85,12 @@ class FlatSpace:
     def elements(self, blocks: Range) -> slice:
         return slice(blocks[0] * self.block, min(blocks[1] * self.block, self.size))
 
+    def inside(self, blocks: Range, elements: Sequence[slice]) -> list[slice]:
+        """What of these elements of the space lies in a block range, from where that begins."""
+        window = self.elements(blocks)
+        cut = [(max(e.start, window.start), min(e.stop, window.stop)) for e in elements]
+        return [slice(a - window.start, b - window.start) for a, b in cut if a < b]
+
     def length(self, blocks: Range) -> int:
         """Elements of a block range."""
         window = self.elements(blocks)

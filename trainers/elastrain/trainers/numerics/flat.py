@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -214,24 +214,16 @@ class BufferBank:
         return digest.hexdigest()[:16] if self.others else ""
 
     def pack_others(self, values: dict[str, Tensor]) -> Tensor:
-        """The buffers that are not floats as they lie in memory, whatever their types: (others_size,) u8"""
-        parts = [values[name].contiguous().reshape(-1).view(torch.uint8) for name in self.others]
-        return torch.cat([*parts, torch.zeros(-sum(map(len, parts)) % 8, dtype=torch.uint8)])
+        """The buffers that are not floats: (others_size,) u8"""
+        return packed([values[name] for name in self.others])
 
     def unpack_others(self, data: Tensor) -> dict[str, Tensor]:
         """data: (others_size,) u8, as `pack_others` made it."""
-        at, values = 0, {}
-        for name in self.others:
-            like = self.base[name]
-            size = like.numel() * like.element_size()
-            values[name] = data[at : at + size].clone().view(like.dtype).view(like.shape)
-            at += size
-        return values
+        return unpacked(data, {name: self.base[name] for name in self.others})
 
     def others_size(self) -> int:
-        """Bytes, a multiple of 8."""
-        size = sum(self.base[n].numel() * self.base[n].element_size() for n in self.others)
-        return -(-size // 8) * 8
+        """Bytes."""
+        return packed_size(self.base[name] for name in self.others)
 
     def commit(self, mean: Tensor, others: dict[str, Tensor]) -> None:
         """Take the buffers of the next step: `mean` fp64 (as `floats_now` with weight 1), and the others."""
@@ -254,6 +246,26 @@ class BufferBank:
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(tensor_bytes(value))
         return digest.hexdigest()
+
+
+def packed(values: Sequence[Tensor]) -> Tensor:
+    """Tensors as they lie in memory, one behind the other, whatever their types: (packed_size,) u8"""
+    parts = [value.contiguous().reshape(-1).view(torch.uint8) for value in values]
+    return torch.cat([*parts, torch.zeros(-sum(map(len, parts)) % 8, dtype=torch.uint8)])
+
+
+def unpacked(data: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `packed` made of tensors such as these: (packed_size,) u8, or more."""
+    at, values = 0, {}
+    for name, value in like.items():
+        values[name] = data[at : at + value.nbytes].clone().view(value.dtype).view(value.shape)
+        at += value.nbytes
+    return values
+
+
+def packed_size(values: Iterable[Tensor]) -> int:
+    """Bytes, filled up to a multiple of 8."""
+    return -(-sum(value.nbytes for value in values) // 8) * 8
 
 
 def tensor_bytes(value: Tensor) -> memoryview:

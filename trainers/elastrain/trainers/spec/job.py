@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from elastrain.trainers.numerics.tree import unit_size
-from elastrain.trainers.spec.advice import warnings
 from elastrain.trainers.spec.errors import FieldError, SpecError, translate
 from elastrain.trainers.spec.fields import (
     Amount,
@@ -34,35 +33,14 @@ from elastrain.trainers.spec.fields import (
     TaskPath,
 )
 from elastrain.trainers.spec.optimizers import (
-    AdagradSpec,
     AdamSpec,
-    AdamWSpec,
     Optimizer,
-    OptimizerSpec,
-    RMSpropSpec,
-    SGDSpec,
 )
 from elastrain.trainers.spec.size import too_much
 from elastrain.trainers.spec.stability import LossSpike, NonFinite, Watch, decisive
 from elastrain.trainers.spec.strategies import AllReduce, Compression, Strategy, Uncompressed
 from elastrain.trainers.spec.support import contradictions, in_wire_nodes, unsupported, worker_range
 from elastrain.trainers.spec.workers import Workers
-
-__all__ = [
-    "AdagradSpec",
-    "AdamSpec",
-    "AdamWSpec",
-    "FieldError",
-    "JobSpec",
-    "OptimizerSpec",
-    "RMSpropSpec",
-    "SGDSpec",
-    "SpecError",
-    "amended",
-    "parse_spec",
-    "spec_digest",
-    "warnings",
-]
 
 
 class Schedule(Section):

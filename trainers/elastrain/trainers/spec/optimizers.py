@@ -6,8 +6,6 @@ from pydantic import BeforeValidator, Field
 
 from elastrain.trainers.spec.fields import Betas, Fraction, NotNegative, Section
 
-ADAM = ("exp_avg", "exp_avg_sq")
-
 
 class _Optimizer(Section):
     """`slots`: the state that it keeps for each element, by the names that checkpoints have."""
@@ -34,6 +32,10 @@ class SGDSpec(_Optimizer):
         return ("momentum_buffer",) if self.momentum else ()
 
 
+def _adam_slots(spec: "AdamSpec | AdamWSpec") -> tuple[str, ...]:
+    return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if spec.amsgrad else ()))
+
+
 class AdamSpec(_Optimizer):
     """Distributed Adam."""
 
@@ -42,9 +44,7 @@ class AdamSpec(_Optimizer):
     eps: NotNegative = Field(default=1e-8, description="Added to the denominator.")
     amsgrad: bool = Field(default=False, description="Keep the largest second moment (AMSGrad).")
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ADAM + (("max_exp_avg_sq",) if self.amsgrad else ())
+    slots = property(_adam_slots)
 
 
 class AdamWSpec(_Optimizer):
@@ -56,9 +56,7 @@ class AdamWSpec(_Optimizer):
     weight_decay: NotNegative = Field(default=1e-2, description="Weight decay, apart from the gradient.")
     amsgrad: bool = Field(default=False, description="Keep the largest second moment (AMSGrad).")
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ADAM + (("max_exp_avg_sq",) if self.amsgrad else ())
+    slots = property(_adam_slots)
 
 
 class RMSpropSpec(_Optimizer):

@@ -19,6 +19,7 @@ from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.flat import packed_size, unpacked
 from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Closed, Inbox, Line, connect
@@ -142,13 +143,11 @@ class PushingWorker(Trainer):
 
     def _take_buffers(self, body: Tensor) -> int:
         """Buffers as of this version; returns how many bytes they are."""
-        at, bank = 0, self.replica.model.buffers
-        for base in bank.base.values():
-            size = base.numel() * base.element_size()
-            base.copy_(body[at : at + size].clone().view(base.dtype).view(base.shape))
-            at += size
+        bank = self.replica.model.buffers
+        for name, value in unpacked(body, bank.base).items():
+            bank.base[name].copy_(value)
         bank.reset()
-        return -(-at // 8) * 8
+        return packed_size(bank.base.values())
 
     def _drop(self) -> None:
         self.task, self.replica.partial = None, None

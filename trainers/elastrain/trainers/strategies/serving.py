@@ -22,6 +22,7 @@ from elastrain.trainers.exchange.collectives import Broken, Group
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.flat import packed
 from elastrain.trainers.numerics.layers import due
 from elastrain.trainers.spec.strategies import ParameterServer
 from elastrain.trainers.strategies.all_reduce import AllReduce
@@ -195,7 +196,7 @@ class ServingTrainer(Trainer):
         replica, rank = self.replica, generation.group.rank
         space = replica.model.space
         values = [replica.model.params[space.elements(c)] for c in generation.ownership.owned(rank)]
-        return [*(_packed(replica) if rank == 0 else []), torch.cat(values)]
+        return [*(_buffers(replica) if rank == 0 else []), torch.cat(values)]
 
     # ---- the end ----------------------------------------------------------------------------
 
@@ -228,8 +229,7 @@ class Serving(AllReduce):
         super().hand_over(replica, opening, group, ownership, meanwhile)
 
 
-def _packed(replica: ServedReplica) -> list[Tensor]:
-    """All buffers as bytes, filled up to a multiple of 8."""
-    parts = [b.contiguous().reshape(-1).view(torch.uint8) for b in replica.model.buffers.base.values()]
-    size = sum(len(part) for part in parts)
-    return [torch.cat([*parts, torch.zeros(-size % 8, dtype=torch.uint8)])] if parts else []
+def _buffers(replica: ServedReplica) -> list[Tensor]:
+    """All of them as bytes."""
+    base = replica.model.buffers.base
+    return [packed(list(base.values()))] if base else []

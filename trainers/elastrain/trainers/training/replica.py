@@ -169,21 +169,22 @@ class Replica:
         """
         assert self.cursor is not None and record["step"] == self.step
         verdict = self.verdict(record)
-        after = self.moved(self.cursor, record, verdict)
+        after, used = self.moved(self.cursor, record, verdict), int(record["used"], 16)
         if self.down is not None:
             self.down.begin(verdict.applied)
         if verdict.applied:
             if self.mixed is not None:
                 self.model.params.copy_(self.mixed)
+            unused = self.unused(used) if self.down is not None or self.next_states else []
             with one_thread():
                 for chunk, sums in self.reduced.items():
-                    step = partial(self.update, chunk, sums, verdict, int(record["used"], 16), after)
+                    step = partial(self.update, chunk, sums, verdict, used, after)
                     if self.down is None:
                         step()
                     else:
-                        stays = self._unused_in(chunk, int(record["used"], 16))
+                        stays = self.model.space.inside(chunk, unused)
                         self.down.update(chunk, self.states.read(chunk)[BEHIND.name], stays, step)
-            self._take_next_states(int(record["used"], 16))
+            self._take_next_states(unused)
             for name, value in self.next_common.items():
                 self.common[name].copy_(value)
             if self.new_buffers is not None:
@@ -196,25 +197,16 @@ class Replica:
         self.next_states, self.next_common, self.mixed = {}, {}, None
         return verdict
 
-    def _take_next_states(self, used: int) -> None:
+    def _take_next_states(self, unused: list[slice]) -> None:
         """But of a parameter that no microbatch used, whose state stays as it is: nothing is updated."""
         for chunk, state in self.next_states.items():
-            kept, stays = self.states.read(chunk), self._unused_in(chunk, used)
+            kept, stays = self.states.read(chunk), self.model.space.inside(chunk, unused)
             for name, value in state.items():
                 here = [self.states.slots[name].window(p.start, p.stop) for p in stays]
                 before = [kept[name][h].clone() for h in here]
                 kept[name].copy_(value)
                 for part, old in zip(here, before, strict=True):
                     kept[name][part] = old
-
-    def _unused_in(self, chunk: Range, used: int) -> list[slice]:
-        """Of the elements of a chunk."""
-        window = self.model.space.elements(chunk)
-        inside = [
-            slice(max(u.start, window.start) - window.start, min(u.stop, window.stop) - window.start)
-            for u in self.unused(used)
-        ]
-        return [part for part in inside if part.start < part.stop]
 
     def unused(self, used: int) -> list[slice]:
         """Elements of parameters, padding included, whose bit in `used` is not set."""
