@@ -359,7 +359,7 @@ KINDS = (
     Kind("kill_node", 1, kill_node, 50),
     Kind("kill_owner_and_buddy", 2, kill_owner_and_buddy, 50),
     Kind("kill_while_reforming", 2, kill_while_reforming, 50),
-    Kind("kill_the_only_witness", 2, kill_the_only_witness, 50),
+    Kind("kill_the_only_witness", 3, kill_the_only_witness, 50),
     Kind("freeze", 1, freeze, 50),
     Kind("freeze_until_removed", 2, freeze_until_removed, 50),
     Kind("thaw", 1, thaw),
