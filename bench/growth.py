@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from elastrain.trainers.coordination.attempt import Attempt
-from elastrain.trainers.coordination.wire import encode
 from elastrain.trainers.launching.launcher import GroupEnded, GroupStart, Launcher
 from elastrain.trainers.launching.local_launcher import LocalLauncher
 from elastrain.trainers.membership.machine import Phase
 from elastrain.trainers.membership.messages import Json, Notice
+from elastrain.trainers.membership.wire import encode
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
 from rig.analysis import Target

@@ -19,11 +19,11 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from elastrain.trainers.coordination.opening import Opening
-from elastrain.trainers.coordination.wire import decode
 from elastrain.trainers.membership.messages import Json, Range, Report
+from elastrain.trainers.membership.opening import Opening
+from elastrain.trainers.membership.wire import decode
 from elastrain.trainers.numerics.chunks import FlatSpace, Ownership
-from elastrain.trainers.training.cursor import Cursor
+from elastrain.trainers.numerics.cursor import Cursor
 
 BLOCK = 64 * 1024  # elements
 PER_NODE = 8

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastrain.trainers.training.data import Plan
+from elastrain.trainers.numerics.data import Plan
 from engine.harness import Run, kill, run, scale, toy
 
 pytestmark = pytest.mark.engine

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from elastrain.trainers.numerics.rounds import Rounds, plan_of
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.training.rounds import Rounds, plan_of
 from engine.checks import check_nobody_is_left, logs_of, reads
 from engine.harness import Run, finish, kill, once, run, scale
 from numerics.ways import APART, PUSHES, all_ways, expected, optimizer_of, spec_of

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.exchange.reduction import Reduction
 from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.cursor import Verdict
 from elastrain.trainers.numerics.flat import FlatModel
+from elastrain.trainers.numerics.rounds import Rounds
 from elastrain.trainers.spec import JobSpec, parse_spec
 from elastrain.trainers.spec.strategies import LocalSGD
 from elastrain.trainers.strategies import local_sgd
-from elastrain.trainers.training.cursor import Verdict
 from elastrain.trainers.training.replica import Replica, make_module
-from elastrain.trainers.training.rounds import Rounds
 from elastrain.trainers.training.samples import SampleReader, seed_everything
 from elastrain.trainers.training.step import Exchange
 from engine.tasks.toy import Toy

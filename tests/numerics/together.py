@@ -14,6 +14,7 @@ from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.membership.balance import Balance, Pace
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.cursor import Verdict
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.spec import parse_spec
@@ -26,7 +27,6 @@ from elastrain.trainers.strategies.served import Push, ServedReplica, record_of
 from elastrain.trainers.strategies.shelf import Shelf
 from elastrain.trainers.task import load_task
 from elastrain.trainers.training import step
-from elastrain.trainers.training.cursor import Verdict
 from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
 from trainers.room import Room

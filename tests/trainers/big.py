@@ -16,11 +16,11 @@ from typing import Any
 
 from elastrain.trainers.coordination.coordinator import parse
 from elastrain.trainers.coordination.opener import Opener
-from elastrain.trainers.coordination.wire import encode
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.balance import Pace
 from elastrain.trainers.membership.machine import Machine, Phase, Policy
 from elastrain.trainers.membership.messages import Json, Report
+from elastrain.trainers.membership.wire import encode
 from elastrain.trainers.numerics.chunks import Domain, FlatSpace, Ownership
 
 PER_NODE = 8

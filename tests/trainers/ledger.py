@@ -24,9 +24,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from trainers.simulated_copy import blocks_in, longer
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.transfers import Transfer
 from elastrain.trainers.membership.messages import Fault, Json, Range, Report
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 
 

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.membership import messages as m
+from elastrain.trainers.membership.opening import Opening
 from trainers.simulated_copy import Meeting
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.digests import Corrupt, differences
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.balance import Balance
 from elastrain.trainers.membership.messages import Fault
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.membership.suspicion import Disagreement
 from trainers.simulated_copy import Copy, Meeting, blocks_in
 from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Wait

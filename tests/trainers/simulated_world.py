@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elastrain.trainers.coordination.opening import Opening, thin
 from elastrain.trainers.exchange.transfers import plan
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.balance import Pace
 from elastrain.trainers.membership.machine import Machine, Phase, Policy
 from elastrain.trainers.membership.messages import Fault, Json
+from elastrain.trainers.membership.opening import Opening, thin
 from elastrain.trainers.membership.roster import State
 from elastrain.trainers.numerics.chunks import BUCKET, Domain, FlatSpace, Ownership
 from trainers.ledger import Ledger

@@ -14,9 +14,9 @@ from elastrain.trainers.exchange.reducing import Reduce, reducer
 from elastrain.trainers.exchange.reduction import Reduction
 from elastrain.trainers.membership.balance import Balance, Pace
 from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.cursor import merge
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.training.cursor import merge
 from elastrain.trainers.training.replica import Replica
 from trainers.wires import Member, Wires, together
 

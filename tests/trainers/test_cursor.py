@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.training.cursor import (
+from elastrain.trainers.numerics.cursor import (
     Counts,
     Cursor,
     Evaluation,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.training.data import EmptyDataset, EvalPlan, Plan, sample_order
+from elastrain.trainers.numerics.data import EmptyDataset, EvalPlan, Plan, sample_order
 
 seeds = st.integers(0, 2**63 - 1)
 epochs = st.integers(0, 10_000)

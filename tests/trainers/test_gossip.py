@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Domain, Ownership
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.spec import parse_spec

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.coordination.opening import Opening, thin
-from elastrain.trainers.coordination.wire import decode, encode
 from elastrain.trainers.exchange.transfers import Transfer, plan
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.membership.opening import Opening, thin
+from elastrain.trainers.membership.wire import decode, encode
 from elastrain.trainers.numerics.chunks import BUCKET, Domain, FlatSpace, Ownership
 
 

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from elastrain.trainers import loop
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange import collectives
 from elastrain.trainers.exchange.collectives import Arrival, Broken, Group, Halted
 from elastrain.trainers.exchange.handover import catch_up, hand_over
 from elastrain.trainers.loop import Trainer
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.task import Loss
 from elastrain.trainers.training import step
-from elastrain.trainers.training.cursor import Cursor
 from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
 from engine.tasks.toy import Toy

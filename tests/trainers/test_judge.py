@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.training.cursor import Cursor
 from elastrain.trainers.training.faults import UserFault
 from elastrain.trainers.training.judge import Rewound, condemn, doubtful, judge
 

@@ -11,11 +11,11 @@ from torch import nn
 
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Domain, Ownership
+from elastrain.trainers.numerics.cursor import merge
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.layers import Layer, Watcher, due, exact_parts, layer_of, metrics
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.task import Task
-from elastrain.trainers.training.cursor import merge
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.soundness import finite, unsound
 from elastrain.trainers.training.watch import measure

@@ -15,9 +15,9 @@ from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.balance import Pace
 from elastrain.trainers.membership.machine import Phase
 from elastrain.trainers.membership.messages import Event, Json
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.spec.source import NoSource
 from elastrain.trainers.storage import StorageError
-from elastrain.trainers.training.cursor import Cursor
 from trainers.stage import Stage
 
 WAIT_S = 10.0

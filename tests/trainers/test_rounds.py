@@ -8,8 +8,8 @@ import pytest
 
 from elastrain.trainers.coordination.tally import Tally
 from elastrain.trainers.membership.machine import Machine
+from elastrain.trainers.numerics.rounds import Rounds, plan_of
 from elastrain.trainers.spec import SpecError, amended, parse_spec, spec_digest
-from elastrain.trainers.training.rounds import Rounds, plan_of
 from trainers.stage import training
 
 

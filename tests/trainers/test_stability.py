@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastrain.trainers.membership import messages as m
+from elastrain.trainers.numerics.cursor import Cursor, Verdict, advance
 from elastrain.trainers.numerics.schedules import learning_rate
 from elastrain.trainers.numerics.stability import Expected, remembered, spikes
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.spec.stability import LossSpike
-from elastrain.trainers.training.cursor import Cursor, Verdict, advance
 from trainers.stage import Stage, training
 
 RULE = LossSpike()

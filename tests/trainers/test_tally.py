@@ -8,8 +8,8 @@ from typing import Any
 from elastrain.trainers.coordination.tally import Tally
 from elastrain.trainers.membership.machine import Machine, Policy
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.spec import parse_spec
-from elastrain.trainers.training.cursor import Cursor
 
 EVALUATED = Cursor(step=20, updates=20, evaluated_step=20, metrics={"val_loss": 0.5})
 

@@ -64,11 +64,8 @@ class Follow:
             read = partial(self.service.feed, job, actor=self.actor, after=after, kinds=self.kinds)
             try:
                 page = await run_in_threadpool(read)
-            except (
-                Unavailable,
-                NotFound,
-            ):  # it breaks off without its end: the client asks again, and is told
-                return
+            except (Unavailable, NotFound):
+                return  # it breaks off without its end: the client asks again, and is told
             for row in page["rows"]:
                 if self.fits(row["data"]):
                     spoken = time.monotonic()

@@ -72,10 +72,8 @@ class Job:
         seen_at = time.monotonic()
         while True:
             try:
-                if (
-                    self.refresh(None if until is None else max(0.0, until - time.monotonic())).status
-                    in ENDED
-                ):
+                left_s = None if until is None else max(0.0, until - time.monotonic())
+                if self.refresh(left_s).status in ENDED:
                     break
                 seen_at = time.monotonic()
             except Unreachable:

@@ -102,9 +102,8 @@ class Service:
 def _opened(settings: Settings) -> Storage:
     try:
         return open_storage(settings.storage_url, settings.storage_options)
-    except (
-        StorageError
-    ) as error:  # nothing was asked of it yet: the URL is wrong, or its folder cannot be made
+    except StorageError as error:
+        # nothing was asked of it yet: the URL is wrong, or its folder cannot be made
         raise SettingsError(f"ELASTRAIN_STORAGE_URL: {error}") from error
 
 

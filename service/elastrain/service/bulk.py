@@ -60,9 +60,8 @@ class Bulk:
         if (before := self._once.known(actor, ROUTE, key, asked)) is not None:
             return before  # and what was submitted since is not cancelled by the repetition
         items: list[Json] = []
-        rows.sort(
-            key=lambda row: row.id
-        )  # as whoever locks several: two that meet do not wait for each other
+        # as whoever locks several: two that meet do not wait for each other
+        rows.sort(key=lambda row: row.id)
 
         def act(tx: Tx) -> tuple[None, Json]:
             return None, {"dry_run": False, "items": items}

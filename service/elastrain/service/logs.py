@@ -71,9 +71,8 @@ class LogReader:
             pieces = feed.file_segments(tx, job.id, number, worker, offset, end)
         size = sum(piece.bytes - max(0, offset - piece.offset) for piece in pieces)
         chunks = (self._segments.get(job.id, p)[max(0, offset - p.offset) :] for p in pieces)
-        return size, chain(
-            (next(chunks, b""),), chunks
-        )  # a storage that is away is noticed before the answer
+        # a storage that is away is noticed before the answer
+        return size, chain((next(chunks, b""),), chunks)
 
     def fill(self, job: str, rows: list[Json]) -> None:
         """Give the log rows of a feed page their text, and the offset where it begins."""

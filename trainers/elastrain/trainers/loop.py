@@ -12,13 +12,13 @@ from typing import NoReturn
 
 from elastrain.trainers.checkpoints import restore
 from elastrain.trainers.checkpoints.snapshots import Snapshots
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange import collectives, digests
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.exchange.handover import catch_up
 from elastrain.trainers.exchange.parking import parking
 from elastrain.trainers.membership.balance import begins_with
 from elastrain.trainers.membership.messages import Json, Report
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.partials import PassedOn
 from elastrain.trainers.strategies import local_sgd

@@ -20,9 +20,8 @@ _ADD = insert(table)
 @dataclass(frozen=True)
 class KeyRow:
     body_digest: str
-    answer: (
-        dict[str, Any] | None
-    )  # 0.1.0 kept only the job that it was about; neither is left of a deleted job
+    # 0.1.0 kept only the job that it was about; neither is left of a deleted job
+    answer: dict[str, Any] | None
     job: str | None
 
 

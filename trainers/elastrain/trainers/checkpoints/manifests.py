@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from elastrain.trainers.checkpoints.fence import Fence
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.data import Plan
 from elastrain.trainers.reporting.facts import event, now
 from elastrain.trainers.spec import JobSpec, spec_digest
 from elastrain.trainers.spec.source import OUT_OF_ORDER, NoSource, Source
 from elastrain.trainers.spec.strategies import asynchronous
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
 from elastrain.trainers.strategies.ledger import ORDER
-from elastrain.trainers.training.data import Plan
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from elastrain.trainers.exchange.transports import Broken
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.storage import NotFound, Storage, StorageError
 from elastrain.trainers.strategies.ledger import ORDER, Task
-from elastrain.trainers.training.cursor import Cursor
 from elastrain.trainers.training.replica import Replica
 
 PATIENCE_S = 60.0  # with a store that does not answer; then all begin anew

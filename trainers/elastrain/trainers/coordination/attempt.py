@@ -24,12 +24,12 @@ from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.machine import Machine, Phase, Policy
 from elastrain.trainers.membership.messages import Action, Event, Json
 from elastrain.trainers.membership.roster import State
+from elastrain.trainers.numerics.data import EmptyDataset
 from elastrain.trainers.reporting.facts import event, now
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.spec.source import NoSource
 from elastrain.trainers.spec.strategies import asynchronous, servers_of
 from elastrain.trainers.storage import Storage
-from elastrain.trainers.training.data import EmptyDataset
 
 TICK_S = 0.1
 END_S = 10.0  # for workers to end by themselves

@@ -17,10 +17,10 @@ from websockets.asyncio.server import Server, ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from elastrain.trainers.coordination.wire import encode
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.messages import Event, Fault, Json, Report, Rewind
 from elastrain.trainers.membership.suspicion import Disagreement
+from elastrain.trainers.membership.wire import encode
 
 BEAT_S = 1.0  # so often workers hear that the coordinator is there
 FIRST_WORD_S = 20.0  # for a worker that has connected to say who it is

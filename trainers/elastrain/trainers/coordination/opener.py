@@ -16,15 +16,15 @@ from typing import Any
 from elastrain.trainers.checkpoints.fence import Superseded
 from elastrain.trainers.checkpoints.manifests import Checkpoints
 from elastrain.trainers.coordination.coordinator import Coordinator
-from elastrain.trainers.coordination.opening import thin
 from elastrain.trainers.coordination.tally import Tally
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.machine import Machine, Phase
 from elastrain.trainers.membership.messages import Event, Json
+from elastrain.trainers.membership.opening import thin
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.reporting.facts import event
 from elastrain.trainers.spec.source import NoSource
 from elastrain.trainers.storage import StorageError
-from elastrain.trainers.training.cursor import Cursor
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from elastrain.trainers.membership.machine import Machine
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.membership.roster import State
 from elastrain.trainers.membership.stragglers import Change, Stragglers
+from elastrain.trainers.numerics.cursor import Cursor, Verdict, advance
+from elastrain.trainers.numerics.data import Plan
 from elastrain.trainers.numerics.layers import Layer, Watcher, metrics
+from elastrain.trainers.numerics.rounds import plan_of, scale_of, verdict_of
 from elastrain.trainers.numerics.schedules import learning_rate
 from elastrain.trainers.numerics.stability import Expected
 from elastrain.trainers.reporting.facts import event, now
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.strategies.behind import Behind
-from elastrain.trainers.training.cursor import Cursor, Verdict, advance
-from elastrain.trainers.training.data import Plan
-from elastrain.trainers.training.rounds import plan_of, scale_of, verdict_of
 
 PROGRESS_S = 0.5
 SPEED_STEPS = 10  # the speed shown is that of the last so many steps

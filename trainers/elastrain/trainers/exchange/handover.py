@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.collectives import Arrival, Group, joined
 from elastrain.trainers.exchange.transfers import Transfer, plan
 from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.numerics.states import Slot
-from elastrain.trainers.training.cursor import Cursor
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.step import Exchange
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership, intersect
 
 

@@ -73,9 +73,8 @@ class Agent:
             if group["group"] in self._known:
                 return
             self._known.add(group["group"])
-        from elastrain.trainers.launching.ray_run import (
-            Run,  # brings Ray Train, which the driver need not import
-        )
+        # brings Ray Train, which the driver need not import
+        from elastrain.trainers.launching.ray_run import Run
         from elastrain.trainers.launching.ray_server import ServerRun
 
         workers = tuple(WorkerStart.from_dict(worker) for worker in group["workers"])

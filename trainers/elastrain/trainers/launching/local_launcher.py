@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from elastrain.trainers.launching.launcher import GroupEnded, GroupStart, WorkerStart
 from elastrain.trainers.launching.parent import die_with_parent
+from elastrain.trainers.launching.processes import cause
 from elastrain.trainers.launching.sweep import TAG, WORKER
 from elastrain.trainers.membership.messages import Notice
 from elastrain.trainers.numerics.huge_pages import huge_pages_for_children
@@ -80,10 +80,3 @@ def _run(start: WorkerStart, log: Path, path: list[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # parked process groups have threads that would not end
-
-
-def cause(code: int) -> str:
-    """How a process ended, as known facts: 'exit code 1', 'signal 9 (SIGKILL)'."""
-    if code < 0:
-        return f"signal {-code} ({signal.Signals(-code).name})"
-    return f"exit code {code}"

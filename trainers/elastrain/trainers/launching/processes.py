@@ -59,3 +59,10 @@ def _kill_all(processes: list[psutil.Process]) -> None:
     running = [p for p in left if is_alive(p.pid, p.create_time())]
     if running:
         raise TimeoutError(f"processes {[p.pid for p in running]} are still there {GONE_S:g} s after SIGKILL")
+
+
+def cause(code: int) -> str:
+    """How a process ended, as known facts: 'exit code 1', 'signal 9 (SIGKILL)'."""
+    if code < 0:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"

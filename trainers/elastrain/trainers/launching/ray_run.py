@@ -12,8 +12,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from elastrain.trainers.launching.launcher import GroupStart
-from elastrain.trainers.launching.local_launcher import cause
-from elastrain.trainers.launching.processes import end_process
+from elastrain.trainers.launching.processes import cause, end_process
 from elastrain.trainers.launching.ray_worker import Files, supervise
 
 log = logging.getLogger(__name__)

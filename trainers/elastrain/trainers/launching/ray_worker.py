@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 
 from elastrain.trainers.launching.launcher import WorkerStart
-from elastrain.trainers.launching.local_launcher import cause
 from elastrain.trainers.launching.parent import die_with_parent
+from elastrain.trainers.launching.processes import cause
 from elastrain.trainers.launching.sweep import TAG, WORKER
 from elastrain.trainers.numerics.huge_pages import with_huge_pages
 

@@ -1,1 +1,1 @@
-"""What the bits depend on: the summation tree, the flat space and its chunks, update rules, slots."""
+"""What the bits depend on: the order of samples, the summation tree, update rules, the cursor."""

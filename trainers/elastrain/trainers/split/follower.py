@@ -14,13 +14,8 @@ from elastrain.trainers.split.shards import Alone
 from elastrain.trainers.storage import Storage
 from elastrain.trainers.training.session import Session
 
-PASSED_ON = (
-    "part",
-    "part_failed",
-    "bad_checkpoint",
-    "start_failed",
-    "fault",
-)  # all else the lead says for all
+# all else the lead says for all
+PASSED_ON = ("part", "part_failed", "bad_checkpoint", "start_failed", "fault")
 
 
 class Follower(Session):

@@ -28,17 +28,16 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from elastrain.trainers.exchange.transports import WAITS_S, Broken, Halted
-from elastrain.trainers.launching.local_launcher import cause
 from elastrain.trainers.launching.parent import die_with_parent
+from elastrain.trainers.launching.processes import cause
 from elastrain.trainers.split.shards import Alone, Dismissed
 
 T = TypeVar("T")
 LOOK_S = 0.01  # how soon one that waits sees that another has left
 REAPED_S = 5.0  # until a dead shard's end is known; its lines are closed a moment before
 STARTING, BETWEEN, OVER = "starting", "between", "over"
-_TOLD = {
-    kind.__name__: kind for kind in (Broken, Halted, Dismissed)
-}  # what is raised in all when in the lead
+# what is raised in all when in the lead
+_TOLD = {kind.__name__: kind for kind in (Broken, Halted, Dismissed)}
 
 
 class Shards(Alone):
@@ -150,9 +149,8 @@ class Shards(Alone):
         since = time.monotonic()
         while not line.poll(LOOK_S):
             if self._generation is not None and self.left(self._generation):
-                if (
-                    line.poll()
-                ):  # said before it left: whoever passed a place and whoever did not would differ
+                # said before it left: whoever passed a place and whoever did not would differ
+                if line.poll():
                     break
                 self._missed()
             if self.lead and time.monotonic() - since > WAITS_S:

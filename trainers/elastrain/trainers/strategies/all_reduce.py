@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange import handover
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.exchange.reducing import Reduce, reducer
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.session import Session

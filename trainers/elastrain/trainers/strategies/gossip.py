@@ -21,12 +21,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.exchange.handover import send_common
 from elastrain.trainers.exchange.reducing import Reduce
 from elastrain.trainers.exchange.reduction import Reduction, square_norm
 from elastrain.trainers.membership.messages import Range
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.graphs import Graph, heard, hearers
 from elastrain.trainers.numerics.memory import blank

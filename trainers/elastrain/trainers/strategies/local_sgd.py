@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.exchange.reduction import square_norm
+from elastrain.trainers.numerics.cursor import exact_sum
+from elastrain.trainers.numerics.data import Indices
 from elastrain.trainers.numerics.partials import GradientSums, Partial, PassedOn
+from elastrain.trainers.numerics.rounds import Rounds, scale_of
 from elastrain.trainers.numerics.tree import Climber, root_node
 from elastrain.trainers.strategies.outer import RoundRule
-from elastrain.trainers.training.cursor import exact_sum
-from elastrain.trainers.training.data import Indices
 from elastrain.trainers.training.replica import Replica
-from elastrain.trainers.training.rounds import Rounds, scale_of
 from elastrain.trainers.training.samples import SampleReader
 from elastrain.trainers.training.step import forward
 

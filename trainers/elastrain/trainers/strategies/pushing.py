@@ -15,9 +15,9 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.flat import packed_size, unpacked
 from elastrain.trainers.numerics.partials import Partial

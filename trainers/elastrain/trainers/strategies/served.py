@@ -18,6 +18,7 @@ from torch import Tensor
 
 from elastrain.trainers.exchange.reduction import square_norm
 from elastrain.trainers.membership.messages import Json, Range
+from elastrain.trainers.numerics.cursor import Cursor, Verdict, exact_sum, merge
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.memory import blank
 from elastrain.trainers.numerics.tree import root, root_node
@@ -26,7 +27,6 @@ from elastrain.trainers.spec.strategies import ParameterServer
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Hub
 from elastrain.trainers.task import Task as UserTask
-from elastrain.trainers.training.cursor import Cursor, Verdict, exact_sum, merge
 from elastrain.trainers.training.replica import Replica
 
 

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.checkpoints.snapshots import Snapshots
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.collectives import Broken, Group
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.cursor import sum_layers
 from elastrain.trainers.numerics.flat import packed
 from elastrain.trainers.numerics.layers import due
 from elastrain.trainers.spec.strategies import ParameterServer
@@ -29,7 +30,6 @@ from elastrain.trainers.strategies.all_reduce import AllReduce
 from elastrain.trainers.strategies.ledger import Ledger, Task
 from elastrain.trainers.strategies.served import ServedReplica, record_of
 from elastrain.trainers.strategies.shelf import everywhere
-from elastrain.trainers.training.cursor import sum_layers
 from elastrain.trainers.training.formed import Generation
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.samples import SampleReader

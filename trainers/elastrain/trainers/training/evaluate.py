@@ -8,8 +8,8 @@ import torch
 
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.cursor import exact_sum, merge_evaluation
 from elastrain.trainers.task import loss_of, metrics_of
-from elastrain.trainers.training.cursor import exact_sum, merge_evaluation
 from elastrain.trainers.training.faults import blamed_on_user
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.samples import SampleReader, seed_everything

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from elastrain.trainers.coordination.opening import Opening
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.exchange.reducing import Reduce
 from elastrain.trainers.membership.balance import Balance
+from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.training.step import Exchange
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.membership.reports import Rewind
-from elastrain.trainers.training.cursor import Cursor
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.training.faults import refuse
 from elastrain.trainers.training.replica import Replica
 

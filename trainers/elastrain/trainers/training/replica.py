@@ -15,11 +15,14 @@ from elastrain.trainers.exchange.compression import codec
 from elastrain.trainers.exchange.downward import BEHIND, Downward
 from elastrain.trainers.membership.messages import Json, Range, Report
 from elastrain.trainers.numerics.chunks import Filling, Ownership
+from elastrain.trainers.numerics.cursor import Counts, Cursor, Verdict, advance
+from elastrain.trainers.numerics.data import EvalPlan
 from elastrain.trainers.numerics.factors import Layout, Q
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.moments import AdamOfMoments
 from elastrain.trainers.numerics.optimizers import Rule, rule
 from elastrain.trainers.numerics.partials import Partial
+from elastrain.trainers.numerics.rounds import plan_of, scale_of, verdict_of
 from elastrain.trainers.numerics.schedules import learning_rate
 from elastrain.trainers.numerics.states import ChunkStates
 from elastrain.trainers.numerics.tree import unit_size
@@ -28,9 +31,6 @@ from elastrain.trainers.spec.strategies import LocalSGD, PowerSGD
 from elastrain.trainers.split.meeting import meet
 from elastrain.trainers.strategies.outer import RoundRule
 from elastrain.trainers.task import Task
-from elastrain.trainers.training.cursor import Counts, Cursor, Verdict, advance
-from elastrain.trainers.training.data import EvalPlan
-from elastrain.trainers.training.rounds import plan_of, scale_of, verdict_of
 from elastrain.trainers.training.samples import seed_everything
 
 

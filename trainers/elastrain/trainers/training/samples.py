@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elastrain.trainers.numerics.data import Plan
 from elastrain.trainers.split.shards import Alone
 from elastrain.trainers.task import Task
-from elastrain.trainers.training.data import Plan
 
 BOUNDARY = 64  # bytes; kernels choose their path by alignment, and with it their rounding
 

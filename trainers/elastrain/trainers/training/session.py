@@ -21,12 +21,12 @@ import psutil
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from elastrain.trainers.coordination.opening import Opening
-from elastrain.trainers.coordination.wire import decode
 from elastrain.trainers.exchange.collectives import Broken, Halted
 from elastrain.trainers.exchange.reach import unreachable
 from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.membership.messages import Fault, Json, Report
+from elastrain.trainers.membership.opening import Opening
+from elastrain.trainers.membership.wire import decode
 from elastrain.trainers.split.lockstep import Shards
 from elastrain.trainers.split.shards import Alone
 from elastrain.trainers.split.shards import Dismissed as Dismissed

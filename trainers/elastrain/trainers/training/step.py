@@ -17,11 +17,11 @@ import torch
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Ownership
+from elastrain.trainers.numerics.cursor import exact_sum, int_or, merge
 from elastrain.trainers.numerics.layers import due
 from elastrain.trainers.numerics.moments import squares
 from elastrain.trainers.numerics.partials import PassedOn
 from elastrain.trainers.task import Loss, loss_of
-from elastrain.trainers.training.cursor import exact_sum, int_or, merge
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.samples import SampleReader, seed_everything
 from elastrain.trainers.training.watch import measure

@@ -11,9 +11,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.cursor import Verdict
+from elastrain.trainers.numerics.data import Indices, Plan
 from elastrain.trainers.spec.strategies import LocalSGD
-from elastrain.trainers.training.cursor import Verdict
-from elastrain.trainers.training.data import Indices, Plan
 
 if TYPE_CHECKING:
     from elastrain.trainers.spec import JobSpec
