@@ -56,7 +56,9 @@ class Apart:
             who = f"n{i}"
             joins = (f"--address={self.address('head')}:{GCS}", f"--node-ip-address={self.address(who)}")
             self._start(who, *RAY, *joins, "--num-cpus=1", STORE)
-        self.eventually(lambda: self._nodes() == nodes + 1, "the nodes", 180.0)
+            # one after the other: nodes share the session's folder, where two that start at once take the
+            # same names for their sockets and logs, and one of them waits for ever
+            self.eventually(partial(self._knows, i + 1), who, 120.0)
         serve = (sys.executable, "-m", "elastrain.api.serve", "--host", self.address("service"))
         self._start("service", *serve, "--port", str(API))
         self.eventually(lambda: self._answers(f"{self.url}/healthz"), "the service")
@@ -126,13 +128,13 @@ class Apart:
             )
         self._parts.append(part)
 
-    def _nodes(self) -> int:
-        """How many the head knows to be alive."""
+    def _knows(self, nodes: int) -> bool:
+        """Whether the head knows so many to be alive."""
         try:
-            nodes = self._get(f"{self.ray}/api/v0/nodes").json()["data"]["result"]["result"]
+            listed = self._get(f"{self.ray}/api/v0/nodes").json()["data"]["result"]["result"]
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
-            return 0
-        return sum(node["state"] == "ALIVE" for node in nodes)
+            return False
+        return sum(node["state"] == "ALIVE" for node in listed) == nodes
 
     def _answers(self, url: str) -> bool:
         try:
