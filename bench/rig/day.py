@@ -63,19 +63,23 @@ class Day:
                 self._claim(driver, at)
         world.ray.launches.clear()
         for job, driver in list(self.live.items()):
-            wanted = driver.desired()["desired"]
-            if wanted != "run":
-                self._ends(job, driver, {"cancel": "cancelled", "pause": "paused"}.get(wanted, "preempted"))
-            elif at >= self.until[job]:
+            if at >= self.until[job]:
                 self._turns(job, driver, at)
-            else:
-                driver.step(int(at - self.until[job] + LASTS_S[1] * 2))
+            if job in self.live:  # a driver hears at once of what it is asked, not after the next round
+                self._obeys(job, driver, at)
 
     def _claim(self, driver: Any, at: float) -> None:
         driver.claim(nonce=driver.launch.submission_id)
         driver.post({"kind": "progress", "status": "running", "step": 0, "total_steps": 100})
         self.live[driver.job] = driver
         self.until[driver.job] = at + self.random.uniform(*LASTS_S)
+
+    def _obeys(self, job: str, driver: Any, at: float) -> None:
+        wanted = driver.desired()["desired"]
+        if wanted == "run":
+            driver.step(int(at - self.until[job] + LASTS_S[1] * 2))
+        else:
+            self._ends(job, driver, {"cancel": "cancelled", "pause": "paused"}.get(wanted, "preempted"))
 
     def _turns(self, job: str, driver: Any, at: float) -> None:
         """Most jobs succeed; one in ten is asked to stop, one in ten loses its driver and goes on."""
