@@ -12,7 +12,8 @@ microbatches per worker:
 
 With the model of each worker split among k processes (`workers.processes`) all of it by k, in each process,
 but for the parameters of the embedding from forward to backward, those and the gradients of one block, and a
-copy of these on their way between the processes.
+copy of these on their way between the processes. With two stages of a pipeline instead: the parameters of one
+and their gradients, and a run of these on their way.
 
 Beside that, every worker has activations; they are what forward and backward alone take beyond 2 P.
 """
@@ -38,6 +39,8 @@ BATCH = 12
 LOOK_S = 0.003
 ALLOWED = 1.1  # of the formula and the activations
 ROOT, BLOCK = (2048 + 32 + 2) * 384 * 4 / 1e6, 1_774_464 * 4 / 1e6  # MB; what a split model brings together
+TOGETHER = 2 * 2 * 1024 * 1024 * 4 / 1e6  # MB; gradients on their way between two stages, there and here
+STAGED = "elastrain, 2 workers of 2 stages"
 ALONE, SAVING = "forward and backward", "elastrain, 2 workers, saving"
 
 
@@ -59,6 +62,7 @@ def main() -> int:
         cases.append(_case(system, span_s, workers=workers))
     for processes in (2, 3):
         cases.append(_case(OursSplit(split(processes), processes), span_s, processes))
+    cases.append(_case(OursSplit(STAGED, 2, "pipeline"), span_s, 2))
     return report(measure(cases, _patient(chosen), 1), chosen.out)
 
 
@@ -117,11 +121,12 @@ def report(results: Results, out: Path) -> int:
     wanted = {ours(n): formula(n, min(6, BATCH // n)) for n in (1, 2, 4)}
     wanted[SAVING] = formula(2, 6, saving=True)
     wanted |= {split(k): formula(2, 6) / k + ROOT + 4 * BLOCK for k in (2, 3)}
+    wanted[STAGED] = formula(2, 6) / 2 + 2 * (ROOT + 3 * BLOCK) + TOGETHER  # of five blocks
     # What these need by construction: DDP has a copy of the gradients in its buckets.
     wanted |= {ALONE: 2 * P, "DDP": 5 * P, "DDP with ZeRO": 4 * P}
 
     def whole(name: str) -> float | None:
-        parts = next((k for k in (2, 3) if name == split(k)), 1)
+        parts = 2 if name == STAGED else next((k for k in (2, 3) if name == split(k)), 1)
         return wanted[name] + activations / parts if activations is not None else None
 
     heads = ["MB per worker", "measured", "formula", "formula and activations", "measured / that"]

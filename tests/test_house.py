@@ -22,7 +22,7 @@ WITH_TORCH = {
     "exchange": "coded collectives compression digests downward "
     "handover powersgd reducing reduction residuals transports",
     "numerics": "factors flat memory moments optimizers partials states",
-    "split": "follower lockstep model tensor_parallel",
+    "split": "follower lockstep model pipeline stage staged stages stand_ins tensor_parallel",
     "strategies": "all_reduce choice gossip lines local_sgd orders outer pushing served serving",
     "tasks": "digits",
     "training": "ended evaluate faults formed judge replica samples session soundness step watch",

@@ -9,6 +9,7 @@ import time
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import Dataset
 
 from elastrain.trainers.task import Loss, Task
@@ -29,6 +30,37 @@ class Rows(Dataset[tuple[int, Tensor]]):
         if step != self._step:
             self._step, self._rows = step, w.text(step)
         return index, self._rows[row]
+
+
+class Front(nn.Module):
+    """The first of the model's parts, as a pipeline has them. Targets travel along with what is computed."""
+
+    def __init__(self, model: w.Gpt) -> None:
+        super().__init__()
+        self.tok, self.pos = model.tok, model.pos
+
+    def forward(self, text: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+        ids, targets = text[:, :-1], text[:, 1:]
+        return self.tok(ids) + self.pos.weight[: ids.shape[1]], targets
+
+
+class Beside(nn.Module):
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self.block(x), targets
+
+
+class Tail(nn.Module):
+    def __init__(self, model: w.Gpt) -> None:
+        super().__init__()
+        self.norm, self.tok = model.norm, model.tok
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = functional.linear(self.norm(x), self.tok.weight)
+        return functional.cross_entropy(logits.view(-1, w.VOCAB), targets.reshape(-1), reduction="sum")
 
 
 class Gpt(Task):
@@ -52,3 +84,7 @@ class Gpt(Task):
         first = int(index[0])
         self._log("computes", step=first // w.BATCH, row=first % w.BATCH, rows=len(index))
         return Loss(model(text, reduction="sum"), len(index) * w.TOKENS)
+
+    def pipeline(self, model: nn.Module) -> list[nn.Module]:
+        assert isinstance(model, w.Gpt)
+        return [Front(model), *(Beside(block) for block in model.blocks), Tail(model)]

@@ -245,10 +245,11 @@ class Ours:
 class OursSplit(Ours):
     """With the model of each worker split among processes, all of which count."""
 
-    def __init__(self, name: str, processes: int, **setting: Any) -> None:
+    def __init__(self, name: str, processes: int, split: str = "fully_shard", **setting: Any) -> None:
         super().__init__(name, **setting)
         most = 12 // self.setting["microbatch"]
-        self.setting["spec"] = {"workers": {"min": 1, "max": most, "processes": processes}}
+        workers = {"min": 1, "max": most, "processes": processes, "split": split}
+        self.setting["spec"] = {"workers": workers}
 
     def workers(self, run: Run) -> list[int]:
         leads = map(psutil.Process, super().workers(run))

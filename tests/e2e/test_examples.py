@@ -19,6 +19,7 @@ EXAMPLES = {
     "parameter_server_async": STEPS,
     "compression-topk": STEPS,
     "split": STEPS,
+    "pipeline": STEPS,
 }
 WITHOUT_RAY = "in engine/test_every_way.py, without Ray"
 ELSEWHERE = {

@@ -70,7 +70,7 @@ def unsplit(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp("unsplit"), text(1))
 
 
-@pytest.mark.parametrize("how", ["fully_shard", "tensor"])
+@pytest.mark.parametrize("how", ["fully_shard", "tensor", "pipeline"])
 def test_two_workers_of_two_processes_came_to_the_same_loss_as_an_unsplit_model(
     tmp_path: Path, unsplit: Run, how: str
 ) -> None:

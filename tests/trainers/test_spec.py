@@ -194,6 +194,14 @@ def test_a_compression_that_saves_nothing_is_warned_of() -> None:
     assert "topk with adam" in said and "use sgd" in said
 
 
+def test_a_microbatch_that_makes_few_pieces_for_a_pipeline_is_warned_of() -> None:
+    staged = {"processes": 3, "split": "pipeline"}
+    assert warnings(spec(workers=staged)) == []  # 32 samples in 8
+    (said,) = warnings(spec(workers=staged, batch={"size": 124, "microbatch": 31}))
+    assert "batch.microbatch 31: its samples go through the 3 stages in 1 equal piece, so" in said
+    assert warnings(spec(workers={"processes": 3}, batch={"size": 124, "microbatch": 31})) == []
+
+
 def test_groups_scale_in_whole_groups() -> None:
     job = spec(workers={"min": 2, "max": 4, "per_group": 2})
     with pytest.raises(SpecError, match="allowed: 2 to 8 workers in steps of 2"):

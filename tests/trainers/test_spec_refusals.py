@@ -104,6 +104,12 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"workers": {"processes": 0}}, "/workers/processes", "must be at least 1, got 0"),
     ({"workers": {"processes": 33}}, "/workers/processes", "33 processes are more than the 32 samples"),
+    ({"workers": {"processes": 2, "split": "layers"}}, "/workers/split", "must be 'fully_shard', 'tensor'"),
+    (
+        {"workers": {"processes": 2, "split": "pipeline"}, "strategy": "local_sgd"},
+        "/workers/processes",
+        "all_reduce only so far",
+    ),
     ({"workers": {"processes": 2}, "strategy": "gossip"}, "/workers/processes", "all_reduce only so far"),
     ({"workers": {"processes": 2}, "aggregate": "moments"}, "/workers/processes", "gradients only so far"),
     ({"workers": {"processes": 2}, "compression": "int8"}, "/workers/processes", "none only so far"),

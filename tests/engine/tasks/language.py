@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,11 +60,45 @@ class Language(nn.Module):
         return self.head(self.norm(x))
 
 
-class Text(Task):
-    """dropout: with it a split model draws other numbers than a whole one. mean: keep a float buffer."""
+class Front(nn.Module):
+    """What comes before the blocks, as a part of a pipeline."""
 
-    def __init__(self, dropout: float = 0.0, mean: bool = True, poison: int = -1) -> None:
-        self.dropout, self.mean, self.poison = dropout, mean, poison
+    def __init__(self, model: Language) -> None:
+        super().__init__()
+        self.token, self.place = model.token, model.place
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.token(ids) + self.place.weight[: ids.shape[1]]
+        return x
+
+
+class Tail(nn.Module):
+    """What comes after them. Its head is tied to the embedding, which another stage has too."""
+
+    def __init__(self, model: Language) -> None:
+        super().__init__()
+        self.norm, self.head = model.norm, model.head
+        self.register_buffer("mean", model._buffers.get("mean"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.mean is not None:
+            self.mean.lerp_(x.detach().mean((0, 1)), 0.1)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+class Text(Task):
+    """dropout: with it a split model draws other numbers than a whole one. mean: keep a float buffer. dies: a
+    sample, and a file that is there once somebody has died of it."""
+
+    def __init__(
+        self,
+        dropout: float = 0.0,
+        mean: bool = True,
+        poison: int = -1,
+        dies: tuple[int, str] = (-1, ""),
+    ) -> None:
+        self.dropout, self.mean, self.poison, self.dies = dropout, mean, poison, dies
 
     def model(self) -> nn.Module:
         return Language(self.dropout, self.mean)
@@ -76,6 +113,9 @@ class Text(Task):
         logits = model(ids[:, :-1])
         if torch.is_grad_enabled() and self.poison in numbers.tolist():
             raise RuntimeError(f"sample {self.poison} is poisoned")
+        if torch.is_grad_enabled() and self.dies[0] in numbers.tolist() and not Path(self.dies[1]).exists():
+            Path(self.dies[1]).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         loss = functional.cross_entropy(logits.reshape(-1, VOCAB), ids[:, 1:].reshape(-1), reduction="sum")
         return Loss(loss, numbers.numel() * TOKENS)
 
@@ -86,6 +126,10 @@ class Text(Task):
             "blocks.*.up": ColwiseParallel(),
             "blocks.*.down": RowwiseParallel(),
         }
+
+    def pipeline(self, model: nn.Module) -> list[nn.Module]:
+        assert isinstance(model, Language)
+        return [Front(model), *model.blocks, Tail(model)]
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Mean]:
         ids, _ = batch

@@ -21,10 +21,11 @@ from elastrain.trainers.membership.messages import Json, Report
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.partials import PassedOn
+from elastrain.trainers.split.staged import computing
 from elastrain.trainers.strategies import local_sgd
 from elastrain.trainers.strategies.choice import way_of
 from elastrain.trainers.strategies.outer import RoundRule
-from elastrain.trainers.training import soundness, step, watch
+from elastrain.trainers.training import soundness, watch
 from elastrain.trainers.training.ended import Boundary, ended, one_sided
 from elastrain.trainers.training.evaluate import evaluate_step
 from elastrain.trainers.training.faults import UserFault, blamed_on_user
@@ -43,7 +44,7 @@ class Trainer:
     ) -> None:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
         self.shards = replica.shards
-        self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else step.compute
+        self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else computing(replica)
         self.way = way_of(replica.spec)
         self.group: Group | None = None  # of the generation that forms or trains
         self.agreed = -1  # step at which owners and buddies had the same bits for the last time

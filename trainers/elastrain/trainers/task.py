@@ -79,6 +79,21 @@ class Task:
             "workers.split: fully_shard, which needs no plan"
         )
 
+    def pipeline(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The model as parts that are called one after the other, where the spec has `split: pipeline`.
+
+        The first part is called with what `loss` calls the model with, each other one with what the part
+        before it returned (a tuple: as several arguments), and what the last one returns is what `loss` gets.
+        They are made of the model's own modules, parameters and buffers. By default the elements of an
+        `nn.Sequential`.
+        """
+        if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+            return list(model)
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say of which parts its model is made: define "
+            "pipeline(self, model), or use workers.split: fully_shard, which needs no parts"
+        )
+
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Mean]:
         """More figures to show when evaluating, by name. None by default."""
         return {}

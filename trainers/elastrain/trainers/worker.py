@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -32,6 +33,11 @@ from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
 from elastrain.trainers.training.session import Dismissed, Session
 
+SPLITS = {
+    "fully_shard": "elastrain.trainers.split.model",
+    "tensor": "elastrain.trainers.split.tensor_parallel",
+    "pipeline": "elastrain.trainers.split.pipeline",
+}
 FLUSH_S = 20.0  # for the upload of what a worker owes when it is dismissed
 
 
@@ -39,7 +45,7 @@ def main(start: WorkerStart, node: str | None = None) -> int:
     """Train until the coordinator needs this worker no longer. Returns the exit code."""
     if start.processes > 1:
         # takes seconds to import: once for all of them
-        import elastrain.trainers.split.model  # noqa: F401
+        importlib.import_module(SPLITS[start.split])
     shards = fork(start.processes)
     session = session_of(start, shards)
     try:
@@ -88,7 +94,8 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
             code.install(session.storage, welcome["package"])
         task = load_task(spec.task, spec.task_args)
         model = flat_model(spec, task, session.shards, lead_at)
-        reader = SampleReader(task, spec.seed, session.shards)
+        # stages get their samples in pieces, which are collated one by one
+        reader = SampleReader(task, spec.seed, session.shards, list if model.staged else None)
         parts = spec, task, model, reader.size("train"), reader.size("val")
         if hub is not None and asynchronous(spec.strategy):
             replica: Replica = ServedReplica(*parts, hub)
@@ -112,9 +119,15 @@ def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatM
     if shards.count == 1:
         return FlatModel(module)
     from elastrain.trainers.split import model as split
-    from elastrain.trainers.split import tensor_parallel
 
+    if spec.workers.split == "pipeline":
+        from elastrain.trainers.split import pipeline
+
+        shards.shares, parts = False, task.pipeline(module)
+        return pipeline.PipelineModel(module, shards, split.mesh_of(shards, lead_at), parts)
     if spec.workers.split == "tensor":
+        from elastrain.trainers.split import tensor_parallel
+
         shards.shares, plan = False, task.tensor_plan()
         return tensor_parallel.TensorModel(module, shards, split.mesh_of(shards, lead_at), plan)
     return split.SplitModel(module, shards, split.mesh_of(shards, lead_at))

@@ -248,9 +248,9 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        server, parts = self.machine.roster.workers[worker].server, self.spec.workers.processes
+        server, how = self.machine.roster.workers[worker].server, self.spec.workers.divided
         cpu = self.spec.strategy.server_cpu if server else self.spec.resources.cpu  # type: ignore[union-attr]
-        return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server, parts)
+        return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server, *how)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":

@@ -26,6 +26,7 @@ class WorkerStart:
     cpu: float = 1.0  # cores
     server: bool = False  # keeps state and computes nothing
     processes: int = 1  # that the model is split among; the others are its children
+    split: str = "fully_shard"  # how
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

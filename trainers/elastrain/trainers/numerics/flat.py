@@ -29,6 +29,7 @@ class FlatModel:
     split among the processes of a worker, the same of one part of it: split.py."""
 
     shards = Alone()
+    staged = False  # has each process some of the layers only?
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from elastrain.trainers.split.pieces import pieces_of
+
 if TYPE_CHECKING:
     from elastrain.trainers.spec import JobSpec
 
@@ -10,7 +12,7 @@ CROWD = 8  # workers with which powersgd was counted to send more than bf16 (doc
 
 def warnings(spec: "JobSpec") -> list[str]:
     """Sentences for people, each with the value and what to do."""
-    return [*_compression(spec), *_down(spec)]
+    return [*_compression(spec), *_down(spec), *_pipeline(spec)]
 
 
 def _compression(spec: "JobSpec") -> list[str]:
@@ -42,4 +44,16 @@ def _down(spec: "JobSpec") -> list[str]:
     return [
         f"compression_down {name} with workers.max {most}: up to two workers send nothing down, so it "
         "changes the result and saves nothing; use none"
+    ]
+
+
+def _pipeline(spec: "JobSpec") -> list[str]:
+    samples, stages = spec.batch.microbatch, spec.workers.processes
+    pieces = pieces_of(samples, stages)
+    if spec.workers.split != "pipeline" or pieces >= stages:
+        return []
+    return [
+        f"workers.split pipeline with batch.microbatch {samples}: its samples go through the {stages} stages "
+        f"in {pieces} equal piece{'s' if pieces > 1 else ''}, so most stages wait most of the time; use a "
+        f"multiple of {stages}"
     ]

@@ -21,10 +21,16 @@ class Workers(Section):
         default=1,
         description="Processes of each worker, among which its model is split; they share its resources.",
     )
-    split: Literal["fully_shard", "tensor"] = Field(
+    split: Literal["fully_shard", "tensor", "pipeline"] = Field(
         default="fully_shard",
-        description="How: parameters by rows, samples shared; or layers, by the Task's tensor_plan.",
+        description="How: parameters by rows, samples shared; layers, by the Task's tensor_plan; or runs of "
+        "layers as stages, of the Task's pipeline.",
     )
+
+    @property
+    def divided(self) -> tuple[int, str]:
+        """Into how many processes each worker is, and how its model is split among them."""
+        return self.processes, self.split
 
 
 def split_faults(spec: "JobSpec") -> list[tuple[str, list[str]]]:

@@ -9,6 +9,7 @@ import torch
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.cursor import exact_sum, merge_evaluation
+from elastrain.trainers.split import staged
 from elastrain.trainers.task import loss_of, metrics_of
 from elastrain.trainers.training.faults import blamed_on_user
 from elastrain.trainers.training.replica import Replica
@@ -30,11 +31,11 @@ def evaluate_step(
     assert replica.cursor is not None and replica.eval_plan is not None
     plan = replica.eval_plan
     position = replica.cursor.position
-    rows = []
+    rows, means = [], staged.means if replica.model.staged else _means
     for microbatch in shares[group.rank]:
         replica.shards.go_on(lambda: session.works(generation))
         with blamed_on_user("evaluate", replica.step, microbatch):
-            rows.append([microbatch, _means(replica, reader, position, microbatch)])
+            rows.append([microbatch, means(replica, reader, position, microbatch)])
     entries = group.gather_json({"log": session.log_number, "microbatches": rows})
     replica.cursor = merge_evaluation(replica.cursor, entries, plan.total_steps)
     return int(max(e["log"] for e in entries))

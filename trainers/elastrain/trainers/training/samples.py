@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,16 @@ def seed_everything(*what: object) -> None:
 class SampleReader:
     """Reads a microbatch from the Task's datasets."""
 
-    def __init__(self, task: Task, seed: int, shards: Alone | None = None) -> None:
-        """shards: the processes that share a microbatch."""
+    def __init__(
+        self,
+        task: Task,
+        seed: int,
+        shards: Alone | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """shards: the processes that share a microbatch. collate: in place of the Task's."""
         self.task, self.seed, self.shards = task, seed, shards or Alone()
+        self._collate = collate or (lambda samples: aligned(task.collate(samples)))
         self.datasets: dict[str, Any] = {"train": task.dataset("train"), "val": task.dataset("val")}
         self._ahead: tuple[tuple[str, int, bytes], Any] | None = None  # one microbatch, read before its time
 
@@ -52,7 +59,7 @@ class SampleReader:
         for index in self.shards.part(indices).tolist():
             seed_everything(self.seed, split, epoch, index)
             samples.append(dataset[index])
-        return aligned(self.task.collate(samples))
+        return self._collate(samples)
 
     def prefetch(self, plan: Plan, step: int, microbatches: Sequence[int]) -> None:
         """Read the microbatch that is probably the next one to be computed. What goes wrong now goes wrong

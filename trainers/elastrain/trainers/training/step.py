@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from elastrain.trainers.exchange.collectives import Group
 from elastrain.trainers.membership.messages import Json
@@ -61,8 +63,25 @@ def compute(
         partial.buffers.add(microbatch, model.add_up(model.buffers.floats_now(weight)))
     addend.close()
     total, weight, used = in_all(replica, float(loss.sum.detach()), weight, addend.used)
+    note(replica, microbatch, indices, total, weight, used, started)
+    return True
+
+
+def note(
+    replica: Replica,
+    microbatch: int,
+    indices: NDArray[np.int64],
+    total: float,
+    weight: float,
+    used: int,
+    started: float,
+) -> None:
+    """A microbatch is done: its row of the commit record. total, weight: of its loss. used: bits of the
+    parameters that have a gradient. started: by the performance counter."""
+    partial, buffers = replica.partial, replica.model.buffers
+    assert partial is not None
     partial.used |= used
-    partial.others = model.buffers.others_now()
+    partial.others = buffers.others_now()
     ids = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()[:16]
     partial.rows[microbatch] = [
         microbatch,
@@ -70,9 +89,8 @@ def compute(
         weight,
         round(time.perf_counter() - started, 6),
         ids,
-        model.buffers.others_digest(),
+        buffers.others_digest(),
     ]
-    return True
 
 
 def in_all(replica: Replica, loss: float, weight: float, used: int) -> tuple[float, float, int]:
