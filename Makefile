@@ -6,7 +6,7 @@
 #              (STRATEGY=? names them); NETWORK=1 cuts lines as well (root)
 # make lint   style, types, layers
 # make images   the two container images, with BUILDER=docker (or podman, buildah); make pins: what they install
-# make helm-readme   the table of values in the chart's README
+# make helm-readme   the table of values in the chart's README; make spec-page: the tables of docs/spec.md
 #
 # TORCH=cuda  installs torch without constraints/cpu.txt (5.6 GB instead of 0.9 GB)
 
@@ -25,7 +25,7 @@ dev_stamp := $(VENV)/.installed-dev-$(TORCH)
 bench_stamp := $(VENV)/.installed-bench-$(TORCH)
 
 .PHONY: help demo test quick stores sabotage fuzz helm docker engine ray e2e gpu simulate chaos bench lint venv clean images pins \
-  helm-readme
+  helm-readme spec-page
 
 help:
 	@sed -n 's/^# \(make\|TORCH\)/  \1/p' Makefile
@@ -98,6 +98,9 @@ pins: $(dev_stamp)
 
 helm-readme: $(dev_stamp)
 	$(bin)/python helm/readme.py
+
+spec-page: $(dev_stamp)
+	$(bin)/python docs/spec_page.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

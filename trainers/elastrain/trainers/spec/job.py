@@ -65,7 +65,9 @@ class Batch(Section):
 class Resources(Section):
     """What each worker gets."""
 
-    cpu: Cores = Field(default=1.0, description="CPU cores; also the number of threads (at least 1).")
+    cpu: Cores = Field(
+        default=1.0, description="CPU cores; also the number of threads, rounded down, at least 1."
+    )
     gpu: Count = Field(default=0, description="GPUs; 1 picks CUDA and NCCL.")
     memory: Amount | str | None = Field(default=None, description="Memory, in bytes or as in 8Gi.")
     accelerator: str | None = Field(default=None, description="Kind of accelerator.")
@@ -86,7 +88,9 @@ class Checkpoint(Section):
     every_steps: Amount | None = Field(
         default=100, description="Save each so many steps; null: never by steps."
     )
-    every_s: Positive | None = Field(default=None, description="Save each so many seconds.")
+    every_s: Positive | None = Field(
+        default=None, description="Save each so many seconds; null: never by the clock."
+    )
     keep: Amount = Field(default=3, description="How many of the newest checkpoints stay.")
     best: Best | None = Field(default=None, description="Also keep the best by a metric.")
 
@@ -94,7 +98,9 @@ class Checkpoint(Section):
 class Evaluate(Section):
     """When to evaluate on the val split."""
 
-    every_steps: Amount | None = Field(default=None, description="Evaluate each so many steps.")
+    every_steps: Amount | None = Field(
+        default=None, description="Evaluate each so many steps; null: not on the way."
+    )
     at_end: bool = Field(default=True, description="Evaluate at the end of the job.")
 
 
@@ -108,7 +114,9 @@ class JobSpec(Section):
     task_args: dict[Argument, Json] = Field(
         default_factory=dict, description="Keyword arguments of the Task."
     )
-    code: PackageDigest | None = Field(default=None, description="sha256 of the uploaded code package.")
+    code: PackageDigest | None = Field(
+        default=None, description="sha256 of the uploaded code package; --working-dir fills it in."
+    )
     strategy: Strategy = Field(default_factory=AllReduce, description="How gradients become an update.")
     aggregate: Literal["gradients", "moments"] = Field(
         default="gradients", description="What is summed: gradients, or (adam, adamw) their squares as well."
@@ -130,10 +138,12 @@ class JobSpec(Section):
         description="Into how many parts the sum of a step is cut, each computed by one worker; kept for the "
         "job's life, filled in at the submit where it decides the result.",
     )
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="What the model computes in.")
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="What forward and backward compute in; parameters stay fp32."
+    )
     batch: Batch = Field(default_factory=Batch, description="Samples per step.")
-    epochs: Amount | None = Field(default=None, description="Passes over the data; or give steps.")
-    steps: Amount | None = Field(default=None, description="Steps; or give epochs.")
+    epochs: Amount | None = Field(default=None, description="Passes over the data. Give this or steps.")
+    steps: Amount | None = Field(default=None, description="Steps. Give this or epochs.")
     seed: Seed = Field(default=0, description="Seed of initial parameters, order and random draws.")
     workers: Workers = Field(default_factory=Workers, description="How many workers.")
     resources: Resources = Field(default_factory=Resources, description="CPU and more, per worker.")
@@ -145,17 +155,24 @@ class JobSpec(Section):
     shuffle: bool = Field(default=True, description="Whether each epoch has an order of its own.")
     requirements: list[str] = Field(default_factory=list, description="pip requirements of the code.")
     image: str | None = Field(default=None, description="Container image for the workers.")
-    retries: Count = Field(default=3, description="New attempts without progress before the job fails.")
-    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = Field(default=0, description="Higher first.")
+    retries: Count = Field(
+        default=3, description="Lost attempts in a row, without a new checkpoint, that are tried again."
+    )
+    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = Field(
+        default=0, description="Jobs of a higher one go first."
+    )
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict, description="Environment variables of the workers; not for secrets."
     )
     secrets: list[EnvName] = Field(default_factory=list, description="Names of stored secrets to give.")
     resume_from: str | None = Field(default=None, description="Job id, or job id@step, to begin from.")
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = Field(
-        default_factory=dict, description="Your own key-value pairs, to find jobs by."
+        default_factory=dict, description="Your own names and values, to find jobs by."
     )
-    timeout_s: Positive | None = Field(default=None, description="Fail the job after so many seconds.")
+    timeout_s: Positive | None = Field(
+        default=None,
+        description="Fail the job after so many seconds in starting and running, over all attempts.",
+    )
 
     @property
     def microbatches(self) -> int:

@@ -39,7 +39,7 @@ def contradictions(spec: "JobSpec") -> list[Fault]:
 def unsupported(spec: "JobSpec") -> list[Fault]:
     """What a later version brings: refused rather than ignored."""
     faults = []
-    for place, allowed, remedy in _NOT_YET:
+    for place, allowed, remedy in NOT_YET:
         value: Any = spec
         for part in place.split("."):
             value = getattr(value, part)
@@ -113,7 +113,7 @@ def _is(wanted: object) -> Callable[[Any], bool]:
     return lambda value: bool(value == wanted)
 
 
-_NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
+NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.memory", _is(None), "leave it out"),
