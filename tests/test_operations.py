@@ -28,3 +28,11 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in [OPERATIONS, ROOT / "docs" / "monitoring.md", *(ROOT / "docs" / "runbooks").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_no_setting_of_the_service_is_kept_from_its_operators() -> None:
+    source = (ROOT / "service/elastrain/service/settings.py").read_text()
+    read = set(re.findall(r'read\.\w+\("([A-Z0-9_]+)"', source))
+    assert len(read) > 15
+    page = OPERATIONS.read_text()
+    assert not {name for name in read if f"`ELASTRAIN_{name}`" not in page}

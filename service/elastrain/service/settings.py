@@ -40,8 +40,6 @@ class Settings:
     """Options of the object store, such as its endpoint (S3_ENDPOINT)."""
     ca_bundle: str | None = None
     """File with the certificates to trust, in PEM (CA_BUNDLE)."""
-    allow_plaintext: bool = False
-    """Tokens may travel over http beyond this machine (ALLOW_PLAINTEXT=1)."""
     driver_python: str = "python"
     """The Python that runs the driver on the cluster (DRIVER_PYTHON)."""
     driver_cpu: float = 0.0
@@ -77,7 +75,6 @@ class Settings:
             driver_url=read.url("DRIVER_URL", url),
             storage_options={"endpoint": endpoint} if endpoint else {},
             ca_bundle=read.text("CA_BUNDLE"),
-            allow_plaintext=read.flag("ALLOW_PLAINTEXT"),
             driver_python=read.text("DRIVER_PYTHON") or "python",
             driver_cpu=read.number("DRIVER_CPU", 0.0),
             cancel_grace_s=read.number("CANCEL_GRACE_S", 30.0),
@@ -120,9 +117,3 @@ class _Reader:
             return () if value is None else parse_ceiling(value)
         except ValueError as error:
             raise SettingsError(f"{PREFIX}{name}={value!r} {error}") from None
-
-    def flag(self, name: str) -> bool:
-        value = (self.text(name) or "0").lower()
-        if value not in ("0", "1", "true", "false"):
-            raise SettingsError(f"{PREFIX}{name}={value!r} is neither 1 nor 0")
-        return value in ("1", "true")
