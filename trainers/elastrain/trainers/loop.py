@@ -45,7 +45,7 @@ class Trainer:
         self.replica, self.reader, self.session, self.snapshots = replica, reader, session, snapshots
         self.shards = replica.shards
         self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else computing(replica)
-        self.way = way_of(replica.spec)
+        self.way = way_of(replica.spec)  # what the strategy does in a way of its own (all_reduce.py)
         self.group: Group | None = None  # of the generation that forms or trains
         self.agreed = -1  # step at which owners and buddies had the same bits for the last time
 
@@ -184,12 +184,12 @@ class Trainer:
         where a microbatch has several parts, only the next one."""
         at = self.replica.step
         for microbatch in microbatches:
-            last, done = passed_on if microbatch == microbatches[-1] else None, False
+            told, done = (passed_on if microbatch == microbatches[-1] else None), False
             while not done:
                 self.shards.go_on(lambda: self.session.check(generation.number))
                 self.session.began(at, microbatch)
                 with blamed_on_user("compute", at, microbatch):
-                    done = self.compute(self.replica, self.reader, at, microbatch, last) or once
+                    done = self.compute(self.replica, self.reader, at, microbatch, told) or once
 
     # ---- at a boundary ----------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Trainer:
 
     def _commands(self, generation: Generation) -> set[str]:
         """The kinds of commands that take effect now: those whose number the last commit carried."""
-        kinds = self.session.commands(generation.number, generation.handled, generation.log)
+        kinds = self._peek(generation)
         generation.handled = max(generation.handled, generation.log)
         return kinds
 
