@@ -248,9 +248,10 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        server, how = self.machine.roster.workers[worker].server, self.spec.workers.divided
-        cpu = self.spec.strategy.server_cpu if server else self.spec.resources.cpu  # type: ignore[union-attr]
-        return WorkerStart(worker, group, self._address, self.key, self.job, self.number, cpu, server, *how)
+        spec, server = self.spec, self.machine.roster.workers[worker].server
+        cpu = spec.strategy.server_cpu if server else spec.resources.cpu  # type: ignore[union-attr]
+        whose = (worker, group, self._address, self.key, self.job, self.number)
+        return WorkerStart(*whose, cpu, server, *spec.workers.divided, spec.threads)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":

@@ -11,7 +11,7 @@ above them is packed again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -130,21 +130,12 @@ class CodedReduction(Reduction):
 
     # ---- unpacking --------------------------------------------------------------------------
 
-    def _take_in(self) -> None:
-        """As ever, of each part of the bucket that this rank gets."""
-        arrival, bucket = self._arrivals[self._taken], self.buckets[self._taken]
-        assert arrival is not None
-        rest, own = arrival(), self.ownership.chunk(bucket, self.rank)
+    def _runs(self, bucket: Range, arrived: list[Tensor]) -> Iterator[tuple[Range, list[Tensor]]]:
         for blocks in self._gets(bucket, self.rank):
             stride = self._stride(self.ownership.space.length(blocks))
             cuts = [len(c) * stride if p != self.rank else 0 for p, c in enumerate(self.covers)]
-            arrived = [data[:cut] for data, cut in zip(rest, cuts, strict=True)]
-            rest = [data[cut:] for data, cut in zip(rest, cuts, strict=True)]
-            self._sums[blocks] = self._sum(blocks, arrived)
-            if own[0] < own[1] and blocks[0] <= own[0] < blocks[1]:
-                self._measure(own, blocks, self._sums[blocks])
-        self._arrivals[self._taken] = None
-        self._taken += 1
+            yield blocks, [data[:cut] for data, cut in zip(arrived, cuts, strict=True)]
+            arrived = [data[cut:] for data, cut in zip(arrived, cuts, strict=True)]
 
     def _sum(self, blocks: Range, arrived: list[Tensor]) -> Tensor:
         size = self.ownership.space.length(blocks)

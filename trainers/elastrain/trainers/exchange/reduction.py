@@ -10,7 +10,7 @@ Received partials are added into one another, never into own ones: these must su
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -69,13 +69,17 @@ class Reduction:
         """Add up the next bucket; what was received for it is given back."""
         arrival, bucket = self._arrivals[self._taken], self.buckets[self._taken]
         assert arrival is not None
-        mine = self.ownership.reduces(bucket, self.rank)
-        arrived = arrival()
-        if mine[0] < mine[1]:
-            self._sums[mine] = self._sum(mine, arrived)
-            self._measure(self.ownership.chunk(bucket, self.rank), mine, self._sums[mine])
+        own = self.ownership.chunk(bucket, self.rank)
+        for blocks, arrived in self._runs(bucket, arrival()):
+            self._sums[blocks] = self._sum(blocks, arrived)
+            self._measure(own, blocks, self._sums[blocks])
         self._arrivals[self._taken] = None
         self._taken += 1
+
+    def _runs(self, bucket: Range, arrived: list[Tensor]) -> Iterable[tuple[Range, list[Tensor]]]:
+        """The blocks of a bucket that this rank adds up, in runs, each with what came of it from every rank."""
+        mine = self.ownership.reduces(bucket, self.rank)
+        return [(mine, arrived)] if mine[0] < mine[1] else []
 
     def _launch(self, bucket: Range) -> Arrival:
         space, mine = self.ownership.space, self.covers[self.rank]
@@ -131,7 +135,7 @@ class Reduction:
     def _measure(self, chunk: Range, blocks: Range, total: Tensor) -> None:
         """Squared norms of the own chunk's blocks, of the first lane, while it is in the cache."""
         space = self.ownership.space
-        if chunk[0] == chunk[1]:
+        if intersect(chunk, blocks) != chunk:  # or it is empty
             return
         origin, window = space.elements(blocks).start, space.elements(chunk)
         for part in torch.split(total[0, window.start - origin : window.stop - origin], space.block):

@@ -27,6 +27,7 @@ class WorkerStart:
     server: bool = False  # keeps state and computes nothing
     processes: int = 1  # that the model is split among; the others are its children
     split: str = "fully_shard"  # how
+    threads: int = 1  # that each of them computes with
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -102,12 +102,11 @@ def watch_over(folder: str, group: str, worker: str) -> None:
 
 def _environment(files: Files, worker: str) -> dict[str, str]:
     start = files.read(f"{worker}.start") or {}
-    threads = max(1, int(start["cpu"] / start.get("processes", 1)))
     return {
         **with_huge_pages({n: value for n, value in os.environ.items() if n not in FOR_THE_DRIVER}),
         TAG: str(start["tag"]),
         WORKER: worker,
-        "OMP_NUM_THREADS": str(threads),  # Ray's own choice differs from other launchers'
+        "OMP_NUM_THREADS": str(start["threads"]),  # Ray's own choice differs from other launchers'
         "PYTHONUNBUFFERED": "1",  # what was printed before a SIGKILL is in the log
     }
 
