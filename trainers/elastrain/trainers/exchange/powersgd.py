@@ -7,14 +7,16 @@ With M_n the sum of wire node n and its residual, as a matrix (rows, columns), a
     P = sum_n M_n Q, made orthonormal      Q' = sum_n M_n^T P
     the gradient is P Q'^T                 what is left out of node n is M_n - P P^T M_n
 
-Every rank makes both sums for itself, in tree order, since the factors are small. So it does with parameters
-of one dimension and with matrices that the factors would not make smaller: they travel as they are. Q is the
+Everybody needs both sums whole. Unlike packed sums they are plain ones, so a rank adds up what it has of them
+before anything leaves; each rank then sums a part of them, in tree order, and sends it to all. Parameters of
+one dimension, and matrices that the factors would not make smaller, go the same way as they are. Q is the
 same on all ranks: it comes from the seed, changes with the commit, goes to joiners and is in checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -26,7 +28,7 @@ from elastrain.trainers.exchange.residuals import Residuals
 from elastrain.trainers.membership.messages import Range
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.factors import Layout, Q
-from elastrain.trainers.numerics.tree import Node
+from elastrain.trainers.numerics.tree import Node, climb, root
 from elastrain.trainers.training.replica import Replica
 
 
@@ -65,10 +67,10 @@ class PowerReduction(CodedReduction):
         q = self.replica.common[Q]
         sums = {n: self.partial.gradients.read(n) + self._carried(n, whole) for n in mine}
         firsts = {n: self._first(m, q) for n, m in sums.items()}
-        first = self.everywhere(firsts, layout.p_size + layout.plain_size, torch.float32)
+        first = self._summed(firsts, layout.p_size + layout.plain_size)
         ps = [torch.linalg.qr(first[m.p].view(m.rows, m.rank)).Q.contiguous() for m in layout.matrices]
         seconds = {n: self._second(m, ps) for n, m in sums.items()}
-        second = self.everywhere(seconds, layout.q_size, torch.float32)
+        second = self._summed(seconds, layout.q_size)
         self._gradient, at = torch.zeros(whole.stop), layout.p_size
         for window in layout.plain:
             length = window.stop - window.start
@@ -83,6 +85,34 @@ class PowerReduction(CodedReduction):
                 m.of(values).sub_(p @ seconds[n][m.q].view(m.columns, m.rank).t())
         self._rest = sums
         self.replica.next_common = {Q: second}
+
+    def _summed(self, own: Mapping[Node, Tensor], length: int) -> Tensor:
+        """(length,) f32, the same on all ranks. own: of the own wire nodes.
+
+        Of two ranks each sums all of it. Of more each sums a part, and sends less than twice the whole for
+        each subtree that it has; the whole to everybody would be as often as there are others.
+        """
+        count, world, rank, apart = self.partial.count, self.world, self.rank, self.world > 2
+        mine = climb(own, count)
+        covers = [sorted(climb(dict.fromkeys(nodes, 0), count)) for nodes in self.covers]
+        edges = [length * r // world for r in range(world + 1)]
+        cuts = [slice(*edge) if apart else slice(0, length) for edge in pairwise(edges)]
+        lengths = [cut.stop - cut.start for cut in cuts]
+        sends = [torch.cat([mine[n][cut] for n in covers[rank]]) if mine else None for cut in cuts]
+        sends[rank] = None
+        sizes = [len(c) * lengths[rank] if r != rank else 0 for r, c in enumerate(covers)]
+        parts = {node: value[cuts[rank]] for node, value in mine.items()}
+        for r, data in enumerate(self.group.exchange(sends, sizes, torch.float32)):
+            if r != rank and covers[r]:
+                parts |= zip(covers[r], data.chunk(len(covers[r])), strict=True)
+        total = root(parts, count)
+        if not apart:
+            return total
+        sizes = [n if r != rank else 0 for r, n in enumerate(lengths)]
+        others = self.group.exchange(
+            [total if r != rank else None for r in range(world)], sizes, torch.float32
+        )
+        return torch.cat([total if r == rank else data for r, data in enumerate(others)])
 
     def _first(self, values: Tensor, q: Tensor) -> Tensor:
         """M Q of each matrix, then what travels as it is."""

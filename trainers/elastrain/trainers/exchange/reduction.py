@@ -77,7 +77,7 @@ class Reduction:
         self._taken += 1
 
     def _runs(self, bucket: Range, arrived: list[Tensor]) -> Iterable[tuple[Range, list[Tensor]]]:
-        """The blocks of a bucket that this rank adds up, in runs, each with what came of it from every rank."""
+        """The blocks of a bucket that this rank adds up, in runs, each with what came of it, by rank."""
         mine = self.ownership.reduces(bucket, self.rank)
         return [(mine, arrived)] if mine[0] < mine[1] else []
 

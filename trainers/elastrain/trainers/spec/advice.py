@@ -7,8 +7,6 @@ from elastrain.trainers.split.pieces import pieces_of
 if TYPE_CHECKING:
     from elastrain.trainers.spec import JobSpec
 
-CROWD = 8  # workers with which powersgd was counted to send more than bf16 (docs/algorithms.md)
-
 
 def warnings(spec: "JobSpec") -> list[str]:
     """Sentences for people, each with the value and what to do."""
@@ -23,11 +21,6 @@ def _compression(spec: "JobSpec") -> list[str]:
         found.append(
             f"compression {name} with workers.max 1: nothing travels, so it changes the result and saves "
             "nothing; use none"
-        )
-    if name == "powersgd" and spec.workers.max >= CROWD:
-        found.append(
-            f"compression powersgd with workers.max {spec.workers.max}: its factors go to everybody, so with "
-            f"{CROWD} workers it sends more than bf16; use int8 or topk, or fewer workers"
         )
     if name == "topk" and spec.optimizer.name in ("adam", "adamw", "rmsprop", "adagrad"):
         found.append(
