@@ -5,9 +5,10 @@
 Two workers, the text of `peers/lesson.py`, Adam; each way sees the same samples. Loss is the mean of the last
 twentieth of the samples, after equally many of them, and of the last second after equally long. Bytes are
 counted at the loopback device, per worker and global batch of 16 sequences: a round of local_sgd reads
-several, and its bytes are divided by them. Memory is a worker's largest, beyond what a process has that
-imported the same and built nothing. The kill (SIGKILL of a worker, no spare) comes afterwards: how long
-until anybody commits, and how much training time went with it.
+several, and its bytes are divided by them. Memory is that of the largest process (worker or server), beyond
+what one has that imported a worker and built nothing; what a split worker imports more for it (43 MB) counts.
+The kill (SIGKILL of a worker, no spare) comes in the middle of the job: how long until anybody commits, how
+much training time went with it, and how many steps that were committed had to be made again.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from rig.analysis import Target, median, ratio
-from rig.report import bars, finish, table
+from rig.report import bars, finish, markdown, table
 from rig.rounds import Case, Measure, Results, Row, measure, options
 from rig.run import Run, anonymous_mb, loopback_bytes, now
-from rig.systems import Ours
+from rig.systems import Ours, OursSplit
 
 WORKERS, SEQUENCES, LOCAL_STEPS = 2, 16, 8
 LOOK_S = 0.05
@@ -31,17 +32,28 @@ AFTER_S = 4.0  # of training after a kill
 PLAIN = "all_reduce"
 Strategy = dict[str, Any]
 
+BOTH_WAYS = {"compression": "int8", "compression_down": "int8"}
+GUARDS: dict[str, Any] = {
+    "clip_norm": 1.0,
+    "non_finite": {"policy": "rollback"},
+    "loss_spike": {"policy": "report"},
+    "watch": {"norms": "layers", "every_steps": 20},
+}
 LOCAL: Strategy = {"name": "local_sgd", "local_steps": LOCAL_STEPS, "replicas": WORKERS}
 SERVED: Strategy = {"name": "parameter_server", "servers": 2}
 WAYS: dict[str, dict[str, Any]] = {
     PLAIN: {},
+    "all_reduce guarded": GUARDS,
     "all_reduce with moments": {"aggregate": "moments"},
     "all_reduce with bf16": {"compression": "bf16"},
     "all_reduce with fp16": {"compression": "fp16"},
     "all_reduce with int8": {"compression": "int8"},
     "all_reduce with topk": {"compression": {"name": "topk", "fraction": 0.05}},
     "all_reduce with powersgd": {"compression": {"name": "powersgd", "rank": 4}},
+    "all_reduce with int8 both ways": BOTH_WAYS,
+    "all_reduce split in two": {"workers": {"processes": 2}},
     "parameter_server synchronous": {"strategy": {**SERVED, "staleness": 0}},
+    "parameter_server with int8 both ways": {"strategy": {**SERVED, "staleness": 0}, **BOTH_WAYS},
     "parameter_server staleness 2": {"strategy": {**SERVED, "staleness": 2}},
     "parameter_server asynchronous": {"strategy": {**SERVED, "staleness": None}},
     "local_sgd": {"strategy": LOCAL},
@@ -59,23 +71,29 @@ COMMON: dict[str, Any] = {
 def main() -> int:
     chosen = options(__doc__).parse_args()
     batches, span_s = (200, 10.0) if chosen.quick else (800, 40.0)
-    cases = [
-        Case(Ours(name, spec=COMMON | way), story(per_step(way), batches, span_s), limit_s=600.0)
-        for name, way in WAYS.items()
-    ]
+    cases = [Case(system, story(system, batches, span_s), limit_s=600.0) for system in systems()]
     return report(measure(cases, chosen, 1 if chosen.quick else 3), chosen.out)
 
 
-def per_step(way: dict[str, Any]) -> int:
-    """Global batches that one step of the job reads."""
-    return int(way.get("strategy", {}).get("local_steps", 1))
+def spec_of(way: dict[str, Any]) -> dict[str, Any]:
+    return COMMON | way | {"workers": COMMON["workers"] | way.get("workers", {})}
 
 
-def story(reads: int, batches: int, span_s: float) -> Measure:
+def systems() -> list[Ours]:
+    """One for each way."""
+    found: list[Ours] = []
+    for name, way in WAYS.items():
+        processes, spec = way.get("workers", {}).get("processes", 1), spec_of(way)
+        found.append(OursSplit(name, processes, spec=spec) if processes > 1 else Ours(name, spec=spec))
+    return found
+
+
+def story(system: Ours, batches: int, span_s: float) -> Measure:
     """One run: learn, look, kill a worker, look again."""
+    # global batches that one step of the job reads
+    reads = int(system.setting["spec"].get("strategy", {}).get("local_steps", 1))
 
     def tell(run: Run) -> Row:
-        system = Ours()
         first = run.wait_step(1)
         run.others()
         sent, since = loopback_bytes(), run.commits()[-1]["step"]
@@ -158,6 +176,8 @@ def report(results: Results, out: Path) -> int:
     }
     rows: list[Sequence[Any]] = [(n, *(middle(n, key) for key in heads.values())) for n in names]
     print(table(["two workers", *heads], rows))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "algorithms.md").write_text(markdown(["two workers", *heads], rows))  # for docs/algorithms.md
     bars(
         out / "algorithms-loss.svg",
         "Loss after equal steps",

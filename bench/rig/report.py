@@ -23,6 +23,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in (first, *others)), *lines[1:]])
 
 
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """The same for a document."""
+    lines = [list(heads), ["---"] * len(heads), *([_text(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"

@@ -247,9 +247,10 @@ class OursSplit(Ours):
 
     def __init__(self, name: str, processes: int, split: str = "fully_shard", **setting: Any) -> None:
         super().__init__(name, **setting)
-        most = 12 // self.setting["microbatch"]
-        workers = {"min": 1, "max": most, "processes": processes, "split": split}
-        self.setting["spec"] = {"workers": workers}
+        said = self.setting["spec"]
+        most = {"min": 1, "max": 12 // self.setting["microbatch"]}
+        workers = {**said.get("workers", most), "processes": processes, "split": split}
+        self.setting["spec"] = {**said, "workers": workers}
 
     def workers(self, run: Run) -> list[int]:
         leads = map(psutil.Process, super().workers(run))

@@ -13,21 +13,29 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 STEPS = 200
 ROUNDS = 60  # each is five steps
-EXAMPLES = {
-    "diloco": ROUNDS,
-    "gossip": STEPS,
-    "parameter_server_async": STEPS,
-    "compression-topk": STEPS,
-    "split": STEPS,
-    "pipeline": STEPS,
+# what else is asked of an example, so that every kind of server and moments are seen on Ray as well
+BOUNDED_MOMENTS = [
+    "strategy.staleness=1",
+    "aggregate=moments",
+    "optimizer={name: adam, lr: 2.0e-3}",
+]
+SERVED = ["strategy={name: parameter_server, staleness: 0, servers: 2}"]
+EXAMPLES: dict[str, tuple[int, list[str]]] = {
+    "diloco": (ROUNDS, []),
+    "gossip": (STEPS, []),
+    "parameter_server_async": (STEPS, BOUNDED_MOMENTS),
+    "compression-topk": (STEPS, SERVED),
+    "split": (STEPS, []),
+    "pipeline": (STEPS, []),
 }
 WITHOUT_RAY = "in engine/test_every_way.py, without Ray"
 ELSEWHERE = {
     "digits": "in test_kills.py",
     "job": "own_task, in test_jobs.py",
-    "moments": WITHOUT_RAY,
+    "moments": f"asked of parameter_server_async above; over all_reduce {WITHOUT_RAY}",
     "local_sgd": WITHOUT_RAY,
-    "parameter_server": WITHOUT_RAY,
+    "parameter_server": f"asked of compression-topk above; uncompressed {WITHOUT_RAY}, and in ray/",
+    "compression-bf16": WITHOUT_RAY,
     "compression-int8": WITHOUT_RAY,
     "compression-powersgd": WITHOUT_RAY,
     "stability": "in engine/test_stability.py, without Ray",
@@ -44,8 +52,8 @@ def test_no_example_is_forgotten() -> None:
 def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_run(
     house: House, tmp_path: Path, name: str
 ) -> None:
-    steps = EXAMPLES[name]
-    overrides = ["epochs=null", f"steps={steps}", "resources.cpu=0.5"]  # all of it fits on two cores
+    steps, more = EXAMPLES[name]
+    overrides = ["epochs=null", f"steps={steps}", "resources.cpu=0.5", *more]  # all of it fits on two cores
     overrides += ["workers.min=2", "workers.max=2"]  # none begins before the other
     job = house.client.submit(ROOT / "examples" / f"{name}.yaml", overrides=overrides)
     run = Watched(job)
@@ -63,6 +71,10 @@ def test_an_example_lost_a_worker_and_trained_on_to_the_bits_of_an_undisturbed_r
     assert job.status == "succeeded", job.data["message"]
     assert job.data["counters"]["attempts"] == 1 and run.record.lost(steps) == 0
     assert [event["data"]["worker"] for event in run.record.of_type("worker.lost")] == [victim]
+    if more is BOUNDED_MOMENTS:
+        staleness = [value for _, value, _ in job.metrics(["staleness"])["staleness"]]
+        assert len(staleness) == steps and set(staleness) <= {0.0, 1.0}
     if name not in OTHERWISE:
-        alone = run_here(tmp_path, {**job.data["spec"], "workers": {**job.data["spec"]["workers"], "min": 1}})
+        spec = {**job.data["spec"], "workers": {**job.data["spec"]["workers"], "min": 1}}
+        alone = run_here(tmp_path, spec | ({"strategy": {"name": "all_reduce"}} if more is SERVED else {}))
         assert digests(job) == {"step": steps, "params_digest": alone.digests[0]}

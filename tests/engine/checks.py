@@ -62,7 +62,7 @@ def check_nobody_is_left(run: Run) -> None:
         _, left = psutil.wait_procs(left, timeout=GONE_S)
     assert left == []
     listening = {c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"}
-    assert int(run.attempt._address.rpartition(":")[2]) not in listening
+    assert int(run.attempt.coordinator.url.rpartition(":")[2]) not in listening
     assert all(f["state"] in ("ended", "lost") for f in {w["id"]: w for w in run.of_kind("worker")}.values())
 
 

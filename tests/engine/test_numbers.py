@@ -43,3 +43,9 @@ def test_batch_norm_statistics_are_the_mean_over_the_microbatches(tmp_path: Path
     model.load_state_dict(probed.tensors())
     out = model.eval()(torch.tensor(rows).reshape(-1, 1)).mean().detach()
     assert probed.metric("val_out")[10] == pytest.approx(float(out), abs=1e-6)
+
+
+def test_a_sparse_gradient_is_made_dense_and_the_job_is_warned_once(tmp_path: Path) -> None:
+    spec = probe([], task="Sparse", batch={"size": 6, "microbatch": 2}, workers={"min": 1, "max": 3})
+    told = run(tmp_path, {**spec, "task_args": {"ids": [7, 7, 3, 7, 5, 5] * 4}}, 3).of_kind("warning")
+    assert ["gradient of weight is sparse" in fact["message"] for fact in told] == [True]

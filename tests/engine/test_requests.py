@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.harness import Run, finish, run, toy
+from engine.harness import Run, finish, kill_all, probe, run, toy
 
 pytestmark = pytest.mark.engine
 
@@ -97,6 +97,44 @@ def test_where_it_began_is_saved_as_its_own_when_it_is_paused_there(tmp_path: Pa
     shutil.rmtree(tmp_path / "objects/jobs/job")
     second = run(tmp_path, spec, 1, job="other", number=2)
     assert second.manifest()["params_digest"] == alone.manifest()["params_digest"]
+
+
+PUSHED = {"name": "parameter_server", "staleness": None, "servers": 2, "scale_by_staleness": False}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["all_reduce", PUSHED, {"name": "local_sgd", "local_steps": 1}, "gossip"],
+    ids=["all_reduce", "asynchronous", "local_sgd", "gossip"],
+)
+def test_with_another_seed_a_job_has_the_model_alone_also_after_all_its_workers_died(
+    tmp_path: Path, strategy: Any
+) -> None:
+    """The gradient is 1 always: what follows from a fresh momentum and a fresh schedule is the same path."""
+    spec = probe(
+        [1.0] * 200,
+        strategy=strategy,
+        optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9},
+        schedule={"warmup_steps": 4},
+    )
+    first = run(tmp_path, spec, 2)
+    went = float(first.tensors()["w"])
+    second = run(tmp_path, {**spec, "seed": 1, "resume_from": "job"}, 2, (10, kill_all), job="other")
+    (back,), (warned,) = second.events("rollback"), second.of_kind("warning")
+    assert back["data"]["to"] == 0 and second.steps()[-1] == 100
+    assert float(second.tensors()["w"]) == pytest.approx(2 * went, abs=1e-4)
+    assert (second.manifest()["updates"], second.metric("lr")) == (100, first.metric("lr"))
+    assert "resume_from job: seed is 1 and was 0" in warned["message"]
+    assert [e["data"]["model_only"] for e in second.events("checkpoint.restored")] == [True, True]
+
+
+def test_a_data_set_of_another_length_is_found_out_once_a_worker_has_seen_it(tmp_path: Path) -> None:
+    spec = probe([1.0] * 20, optimizer={"name": "sgd", "lr": 0.01})
+    run(tmp_path, spec, 1)
+    longer = run(tmp_path, probe([1.0] * 30, optimizer=spec["optimizer"], resume_from="job"), 1, job="other")
+    assert longer.steps() == list(range(1, 16))
+    assert float(longer.tensors()["w"]) == pytest.approx(-0.25, abs=1e-5)
+    assert "dataset length is 30 and was 20" in longer.of_kind("warning")[0]["message"]
 
 
 @pytest.mark.parametrize("damage", ["nothing there", "truncated", "flipped", "another model"])

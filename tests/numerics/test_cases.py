@@ -4,6 +4,7 @@ is made, with 1 to 3 workers. What is about processes is in engine/test_every_wa
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from elastrain.trainers.spec import SpecError, amended, parse_spec
 from engine.harness import probe
+from numerics.disk import Disk
 from numerics.together import Together
 from numerics.ways import (
     APART,
@@ -270,6 +272,27 @@ def test_a_frozen_parameter_does_not_move_and_has_no_state(way: str, workers: in
     trained = train(way, [1.0] * 12, workers, args=args, optimizer={"name": "adam"})
     assert (trained.weights[-1]["f"] == 2.0).all() and trained.path()[-1] < 2.0
     assert trained.first.model.space.size == 64, "the place of w alone"
+
+
+@all_ways("D20 a while")
+def test_a_parameter_that_is_left_out_for_a_while_keeps_its_state_also_through_a_checkpoint(
+    tmp_path: Path, way: str
+) -> None:
+    """Frozen from step 6 to 10, saved after step 7, gone on with by others."""
+    args = {"sizes": {"w": 1, "p": 1}, "frozen": "p", "first": 20, "last": 39}
+    optimizer = optimizer_of(way, 0.1, momentum=0.9)
+    spec = spec_of(way, [1.0] * 60, task="Frosty", args=args, optimizer=optimizer)
+    disk = Disk(tmp_path, parse_spec(spec))
+    undisturbed = Together(spec, 3).train()
+    first, second = Together(spec, 3, disk).train(until=7), Together(spec, 2, disk).train()
+    for name in ("w", "p"):
+        path = undisturbed.path(name)
+        assert first.path(name) + second.path(name) == pytest.approx(path, abs=CLOSE)
+        assert len(path) == 15 and path[14] < path[10] < path[4]
+    still = (first.path("p") + second.path("p"))[4:10]
+    assert still == (pytest.approx(still[:1] * 6, abs=CLOSE) if way == "gossip" else still[:1] * 6)
+    # it goes on with the momentum, or the moments, that it had: not as the first steps were
+    assert abs(undisturbed.path("p")[10] - still[0]) > (0.3 if way not in MOMENTS else 0.0)
 
 
 @all_ways("D22")

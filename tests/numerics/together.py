@@ -29,14 +29,15 @@ from elastrain.trainers.task import load_task
 from elastrain.trainers.training import step
 from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
+from numerics.disk import Disk
 from trainers.room import Room
 
 
 class Together:
-    """For Tasks without randomness: the threads share one generator."""
+    """For Tasks without randomness: the threads share one generator. disk: where they begin, and save."""
 
-    def __init__(self, spec: Json, workers: int) -> None:
-        self.spec = parse_spec(spec)
+    def __init__(self, spec: Json, workers: int, disk: Disk | None = None) -> None:
+        self.spec, self.disk = parse_spec(spec), disk
         self.way = way_of(self.spec)
         servers = 0 if asynchronous(self.spec.strategy) else servers_of(self.spec.strategy)
         self.domains = [Domain(f"s{n}", f"s{n}", f"s{n}") for n in range(servers)]
@@ -52,7 +53,8 @@ class Together:
         task, samples = self.tasks[rank], self.readers[rank].size("train")
         return Replica(self.spec, task, FlatModel(make_module(task, self.spec.seed)), samples, 0)
 
-    def train(self) -> Together:
+    def train(self, until: int | None = None) -> Together:
+        self.end = until or self.replicas[0].plan.total_steps
         if asynchronous(self.spec.strategy):
             self._push_in_turn()
         else:
@@ -62,11 +64,11 @@ class Together:
     def _live(self, group: Group) -> None:
         replica, rank, way = self.replicas[group.rank], group.rank, self.way
         own = Ownership.of(replica.model.space, self.domains)
-        replica.begin(*way.keeps(own, rank))
+        self._begin(replica, *way.keeps(own, rank))
         exchange, reduce = way.exchange(replica, group, own, self.names), way.reducer(replica, group, own)
         balance = Balance(self.names, Pace(), [r for r, d in enumerate(self.domains) if d.worker[0] == "s"])
         part = local_sgd.compute if isinstance(replica.rule, RoundRule) else step.compute
-        while replica.step < replica.plan.total_steps:
+        while replica.step < self.end:
             has = balance.deal(replica.count, None, replica.unit)
             replica.at_hand()
             reduction = reduce(has)
@@ -78,6 +80,14 @@ class Together:
             reduction.committed(verdict.applied)
             exchange.start_gather()()
             self._wrote(rank, replica, verdict)
+        if self.disk is not None:
+            session: Any = self.disk
+            with way.in_common(replica, group, own, session):
+                self.disk.save(replica, own, rank, self.names)
+
+    def _begin(self, replica: Replica, own: Ownership, rank: int) -> None:
+        if self.disk is None or not self.disk.load(replica, own, rank):
+            replica.begin(own, rank)
 
     def _push_in_turn(self) -> None:
         """Each worker computes from the version that it was dealt, while the others' pushes are applied: each
@@ -86,13 +96,15 @@ class Together:
         hub: Any = SimpleNamespace(shelf=shelf, changed=contextlib.nullcontext())
         model = FlatModel(make_module(self.tasks[0], self.spec.seed))
         server = ServedReplica(self.spec, self.tasks[0], model, samples, 0, hub)
-        server.begin(Ownership.of(model.space, [Domain("s0", "s0", "s0")]), 0)
+        own = Ownership.of(model.space, [Domain("s0", "s0", "s0")])
+        self._begin(server, own, 0)
         server.kept = server.states.ranges()
         strategy: Any = self.spec.strategy
-        ledger, pushes = Ledger(server.plan.total_steps, [], strategy.staleness), dict[Task, Push]()
+        ledger = Ledger(server.plan.total_steps, list(server.order), strategy.staleness)
+        pushes = dict[Task, Push]()
         for name in self.names:
             ledger.join(name)
-        while server.step < server.plan.total_steps:
+        while server.step < self.end:
             for name, task in ledger.deal():
                 pushes[task] = self._computed(self.names.index(name), server, task)
             task = min(pushes)
@@ -104,6 +116,8 @@ class Together:
             record = record_of(push.head, task, whose, server.step, ledger.commit(task), scaled)
             self._wrote(0, server, server.apply(record))
         self.replicas[0] = server
+        if self.disk is not None:
+            self.disk.save(server, own, 0, ["s0"])
 
     def _computed(self, rank: int, server: Replica, task: Task) -> Push:
         """A whole step, from what the server has now."""

@@ -43,11 +43,6 @@ def test_the_newest_good_checkpoint_or_that_of_a_step_is_settled_at_the_submit(
         ("{source}", {"steps": 40}, "nothing would be left"),
         ("{source}", {"optimizer": {"name": "sgd", "lr": 0.1}}, "the state of adam"),
         ("{source}", {"optimizer": {"name": "adam", "amsgrad": True}}, "no max_exp_avg_sq, which adam keeps"),
-        (
-            "{source}",
-            {"strategy": {"name": "local_sgd", "local_steps": 4}},
-            "counts batches, and this job rounds of 4 local steps",
-        ),
     ],
 )
 def test_a_checkpoint_that_does_not_exist_or_fit_is_an_error_and_not_a_start_from_scratch(
@@ -73,19 +68,46 @@ def test_a_job_without_a_checkpoint_a_deleted_one_and_another_projects_are_not_t
         world.submit(resume_from=source)
 
 
-def test_rounds_go_on_from_rounds_of_the_same_length_and_outer_momentum_from_outer_momentum(
-    world: World,
-) -> None:
+def test_rounds_go_on_from_rounds_and_outer_momentum_from_outer_momentum(world: World) -> None:
     average = {"name": "local_sgd", "local_steps": 4}
     id, driver = world.running(strategy=average)
     driver.saves(20)
     driver.ends("succeeded")
     world.round()
-    assert world.job(world.submit(resume_from=id, strategy=average))["spec"]["resume_from"] == f"{id}@20"
-    with pytest.raises(Invalid, match="rounds of 4 local steps, and this job rounds of 5 local steps"):
-        world.submit(resume_from=id, strategy={**average, "local_steps": 5})
+    more = world.job(world.submit(resume_from=id, strategy=average))
+    assert more["spec"]["resume_from"] == f"{id}@20" and more["warnings"] == []
     with pytest.raises(Invalid, match="no outer momentum"):
         world.submit(resume_from=id, strategy={**average, "outer": "diloco"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 7}, "seed is 7 and was 0"),
+        ({"batch": {"size": 32, "microbatch": 16}}, "batch.size is 32 and was 64"),
+        ({"batch": {"size": 64, "microbatch": 8}}, "batch.microbatch is 8 and was 16"),
+        ({"strategy": {"name": "local_sgd", "local_steps": 4}}, "strategy.local_steps is 4 and was null"),
+        # what is left behind does not have to fit
+        ({"seed": 7, "steps": 30, "optimizer": {"name": "sgd", "lr": 0.1}}, "seed is 7 and was 0"),
+    ],
+)
+def test_where_a_step_would_be_another_place_in_the_data_only_the_model_is_taken_and_the_job_says_so(
+    world: World, source: str, changes: dict[str, Any], told: str
+) -> None:
+    dry = world.control.dry_run({**SPEC, "resume_from": source, **changes}, actor=ADMIN)
+    job = world.job(world.submit(resume_from=source, **changes))
+    assert job["spec"]["resume_from"] == f"{source}@40" and job["warnings"] == dry["warnings"]
+    (said,) = job["warnings"]
+    assert f"{source}@40: {told}" in said and "only the model is taken" in said
+
+
+def test_what_a_driver_finds_out_is_one_of_the_jobs_warnings_once(world: World) -> None:
+    id, driver = world.running()
+    for message in ("the dataset is shorter", "the dataset is shorter", "a gradient is sparse"):
+        driver.post({"kind": "warning", "message": message})
+    assert world.job(id)["warnings"] == ["the dataset is shorter", "a gradient is sparse"]
+    driver.post(*({"kind": "warning", "message": f"number {n}"} for n in range(60)))
+    assert len(world.job(id)["warnings"]) == 50
 
 
 # ---- strategy.replay ---------------------------------------------------------------------------

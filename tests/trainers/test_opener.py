@@ -16,7 +16,8 @@ from elastrain.trainers.membership.balance import Pace
 from elastrain.trainers.membership.machine import Phase
 from elastrain.trainers.membership.messages import Event, Json
 from elastrain.trainers.numerics.cursor import Cursor
-from elastrain.trainers.spec.source import NoSource
+from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.spec.source import MODEL_ONLY, NoSource
 from elastrain.trainers.storage import StorageError
 from trainers.stage import Stage
 
@@ -27,6 +28,7 @@ class Checkpoints:
     """`newest` does as a test says, in a thread, as storage does."""
 
     job = "j1"
+    spec = parse_spec({"name": "x", "task": "a:B", "steps": 50, "resume_from": "another@7"})
 
     def __init__(self) -> None:
         self.answers: list[int | StorageError] = []
@@ -35,6 +37,8 @@ class Checkpoints:
         self.asked = threading.Event()
         self.aside: list[int] = []
         self.discarded: list[int] = []
+        self.said: list[Json] = []
+        self.other: str | None = None  # what has changed of the data since
 
     def newest(self) -> tuple[str, Json] | None:
         self.asked.set()
@@ -45,6 +49,7 @@ class Checkpoints:
         return "folder", {
             "job": self.job,
             "attempt": 1,
+            "step": answer,
             "cursor": Cursor(step=answer, updates=answer).to_json(),
         }
 
@@ -58,8 +63,11 @@ class Checkpoints:
     def discard_after(self, step: int, why: str) -> None:
         self.discarded.append(step)
 
+    def changed(self, manifest: Json) -> str | None:
+        return self.other
+
     def emit(self, fact: Json) -> None:
-        pass
+        self.said.append(fact)
 
 
 class Coordinator:
@@ -76,6 +84,10 @@ class Tally:
 
     def __init__(self) -> None:
         self.cursor = Cursor()
+        self.warned: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.warned.append(message)
 
     def restored(self, cursor: Cursor) -> None:
         self.cursor = cursor
@@ -189,6 +201,40 @@ def test_another_jobs_checkpoint_is_where_to_begin_and_is_not_saved_yet(
         it.opener.open(it.opening())
         assert (await it.coordinator.told.get())["step"] == 7
         assert it.fed == [m.Restored(7, own=False)]
+
+    play(scene)
+
+
+def test_of_another_jobs_checkpoint_the_model_alone_is_loaded_and_the_job_is_warned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        it.checkpoints.job = "another"
+        prefix, manifest = it.checkpoints.newest() or ("", {})
+        it.checkpoints.job = "j1"
+        offered = {**manifest, "cursor": Cursor().to_json(), MODEL_ONLY: "seed is 1 and was 0"}
+        monkeypatch.setattr(it.checkpoints, "newest", lambda: (prefix, offered))
+        it.opener.open(it.opening())
+        told = await it.coordinator.told.get()
+        assert (told["step"], told["restore"]["manifest"]) == (0, offered)
+        assert it.fed == [m.Restored(0, own=False)]
+        (warned,), (said,) = it.tally.warned, it.checkpoints.said
+        assert "another@7: seed is 1 and was 0" in warned and "only the model is taken" in warned
+        assert said["data"] == {"step": 7, "job": "another", "model_only": True}
+        assert said["message"] == "the model of checkpoint 7 of job another is loaded, and nothing else of it"
+
+    play(scene)
+
+
+def test_a_data_set_that_has_grown_since_the_jobs_own_checkpoint_is_warned_of() -> None:
+    async def scene() -> None:
+        it = Scene(7)
+        it.checkpoints.other = "dataset length is 9 and was 8"
+        it.opener.open(it.opening())
+        assert (await it.coordinator.told.get())["step"] == 7
+        (warned,) = it.tally.warned
+        assert "dataset length is 9 and was 8" in warned and "checkpoint 7" in warned
 
     play(scene)
 

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from elastrain.service.auth import Actor
 from elastrain.service.errors import Conflict, Invalid, NotFound
 from elastrain.service.finding import find
 from elastrain.service.store import Tx, training
 from elastrain.service.store.rows import JobRow
-from elastrain.trainers.spec import OUT_OF_ORDER, JobSpec, Source, asynchronous
+from elastrain.trainers.spec import OUT_OF_ORDER, JobSpec, Source, asynchronous, model_only, moved, place
 
 
-def begun_from(tx: Tx, spec: JobSpec, actor: Actor) -> JobSpec:
-    """The spec with both as whole id and step, so that every attempt begins from, or repeats, the same one.
+class Begun(NamedTuple):
+    """spec: with both as whole id and step, so that every attempt begins from, or repeats, the same one."""
 
-    Raises Invalid if there is no such job for this actor, no such checkpoint, or it cannot fit.
-    """
+    spec: JobSpec
+    warnings: list[str]
+
+
+def begun_from(tx: Tx, spec: JobSpec, actor: Actor) -> Begun:
+    """Raises Invalid if there is no such job for this actor, no such checkpoint, or it cannot fit."""
     if (replay := getattr(spec.strategy, "replay", None)) is not None:
         row, step = _checkpoint(tx, replay, actor, "/strategy/replay")
         _must_repeat(spec, row, step)
         strategy = spec.strategy.model_copy(update={"replay": str(Source(row.id, step))})
         spec = spec.model_copy(update={"strategy": strategy})
     if spec.resume_from is None:
-        return spec
+        return Begun(spec, [])
     row, step = _checkpoint(tx, spec.resume_from, actor, "/resume_from")
-    _must_fit(spec, row, step)
-    return spec.model_copy(update={"resume_from": str(Source(row.id, step))})
+    settled = spec.model_copy(update={"resume_from": str(Source(row.id, step))})
+    theirs = JobSpec.model_validate(row.spec)
+    if why := moved(place(theirs, None), place(spec, None)):
+        return Begun(settled, [model_only(str(settled.resume_from), why)])
+    _must_fit(spec, theirs, step)
+    return Begun(settled, [])
 
 
 def _checkpoint(tx: Tx, named: str, actor: Actor, pointer: str) -> tuple[JobRow, int]:
@@ -47,26 +55,23 @@ def _checkpoint(tx: Tx, named: str, actor: Actor, pointer: str) -> tuple[JobRow,
     return row, int(saved[-1] if wanted.step is None else wanted.step)
 
 
-def _must_fit(spec: JobSpec, row: JobRow, step: int) -> None:
-    """What can be known before anything is loaded; the workers check the rest before the first step."""
-    theirs = JobSpec.model_validate(row.spec)
+def _must_fit(spec: JobSpec, theirs: JobSpec, step: int) -> None:
+    """Of what goes on as it is, what can be known before anything is loaded; the workers check the rest
+    before the first step."""
     if spec.steps is not None and step >= spec.steps:
         raise _invalid(f"that checkpoint is of step {step}, and steps is {spec.steps}: nothing would be left")
     name = theirs.optimizer.name
     if name != spec.optimizer.name:
         raise _invalid(
-            f"that checkpoint has the state of {name}, and optimizer.name is {spec.optimizer.name}"
+            f"that checkpoint has the state of {name}, and optimizer.name is {spec.optimizer.name}: use "
+            f"{name}, or another seed, with which only the model is taken"
         )
     if lacking := sorted(set(spec.optimizer.slots) - set(theirs.optimizer.slots)):
         raise _invalid(f"that checkpoint has no {', '.join(lacking)}, which {name} keeps as it is set here")
     if asynchronous(theirs.strategy) and not asynchronous(spec.strategy):
         raise _invalid(OUT_OF_ORDER)
-    counted, counts = _counted(row.spec["strategy"]), _counted(spec.strategy.model_dump())
-    if counted != counts:
-        text = f"that checkpoint counts {counted}, and this job {counts}"
-        raise _invalid(f"{text}: its step would be another place in the data")
-    outer = getattr(spec.strategy, "outer", None)
-    if outer is not None and outer.momentum and not row.spec["strategy"]["outer"]["momentum"]:
+    outer, before = getattr(spec.strategy, "outer", None), getattr(theirs.strategy, "outer", None)
+    if outer is not None and outer.momentum and not (before is not None and before.momentum):
         raise _invalid(f"that checkpoint has no outer momentum, and strategy.outer has {outer.momentum}")
 
 
@@ -78,11 +83,6 @@ def _must_repeat(spec: JobSpec, row: JobRow, step: int) -> None:
     if spec.steps is not None and spec.steps < step:
         detail = f"that checkpoint has the order of {step} steps, and steps is {spec.steps}"
         raise _invalid(f"{detail}: use {step} or more", pointer)
-
-
-def _counted(strategy: dict[str, Any]) -> str:
-    """What the steps of a job are."""
-    return f"rounds of {n} local steps" if (n := strategy.get("local_steps")) else "batches"
 
 
 def _invalid(detail: str, pointer: str = "/resume_from") -> Invalid:

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 OUTCOMES = ("succeeded", "failed", "paused", "preempted", "cancelled")
 MAX_MESSAGE = 20_000
 MAX_METRIC_NAME = 200
+MAX_WARNINGS = 50  # of a job
 
 
 # what is still true of an attempt that another one has followed
@@ -127,6 +128,13 @@ def _event(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -> N
         raise BadFact(f"the event {type!r} is the service's own")
     shown = {"attempt": attempt.number, **strict(data)}
     feed.add_event(tx, row.id, type, text(fact, "message"), shown, at)
+
+
+def _warning(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -> None:
+    """What could not be known at the submit. A later attempt may find it out again."""
+    message = text(fact, "message")
+    if message not in row.warnings and len(row.warnings) < MAX_WARNINGS:
+        jobs.change(tx, row.id, warnings=[*row.warnings, message])
 
 
 def _worker(tx: Tx, row: JobRow, attempt: AttemptRow, fact: Fact, at: float) -> None:
@@ -244,6 +252,7 @@ def end_of(fact: Fact) -> End:
 
 WRITERS: dict[str, Callable[[Tx, JobRow, AttemptRow, Fact, float], None]] = {
     "event": _event,
+    "warning": _warning,
     "worker": _worker,
     "generation": _generation,
     "checkpoint": _checkpoint,
@@ -253,4 +262,4 @@ WRITERS: dict[str, Callable[[Tx, JobRow, AttemptRow, Fact, float], None]] = {
     "outcome": _outcome,
 }
 # in more than the position that it has come to
-CHANGES_THE_JOB = (_checkpoint_done, _progress, _outcome)
+CHANGES_THE_JOB = (_warning, _checkpoint_done, _progress, _outcome)

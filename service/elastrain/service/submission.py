@@ -80,7 +80,8 @@ class Submission:
         self._package_must_exist(spec, actor)
         now, breathe = self._clock.now(), Breath()
         with self._store.read() as tx:
-            dumped = begun_from(tx, spec, actor).model_dump(mode="json")
+            begun = begun_from(tx, spec, actor)
+            dumped = begun.spec.model_dump(mode="json")
             seen = installation.read(tx, "cluster")
             known = facts.read(tx, now, self._known, breathe)
         ask = facts.new_ask("(this job)", dumped, now)
@@ -91,7 +92,7 @@ class Submission:
             "schedulable": granted,
             "would_get": answer.workers if isinstance(answer, Grant) else 0,
             "blocked_by": answer.message if isinstance(answer, Wait) else None,
-            "warnings": warnings(spec),
+            "warnings": [*warnings(spec), *begun.warnings],
         }
 
     def _checked(self, data: Mapping[str, Any], actor: Actor) -> JobSpec:
@@ -113,10 +114,10 @@ class Submission:
 
     def _insert(self, tx: Tx, spec: JobSpec, actor: Actor) -> JobRow:
         self._package_must_exist(spec, actor)
-        spec = begun_from(tx, spec, actor)
+        spec, told = begun_from(tx, spec, actor)
         now, dumped = self._clock.now(), spec.model_dump(mode="json")
-        id = ids.new_job_id(now)
-        return fresh.insert_new(tx, id, spec=dumped, actor=actor.name, warnings=warnings(spec), at=now)
+        id, told = ids.new_job_id(now), [*warnings(spec), *told]
+        return fresh.insert_new(tx, id, spec=dumped, actor=actor.name, warnings=told, at=now)
 
 
 def parsed(data: Mapping[str, Any]) -> JobSpec:

@@ -92,6 +92,18 @@ class Signed(Probe):
         return super().loss(model, batch)
 
 
+class Frosty(Probe):
+    """A parameter that samples first..last leave out: it is frozen meanwhile."""
+
+    def __init__(self, rows: list[Any], frozen: str, first: int, last: int, **more: Any) -> None:
+        super().__init__(rows, **more)
+        self.name, self.cold = frozen, range(first, last + 1)
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        self.unused = [self.name] if int(batch[0].min()) in self.cold else []
+        return super().loss(model, batch)
+
+
 class Quadratic(Probe):
     """loss = sum over samples of (w - c)^2 / 2: the gradient is w minus the mean of the data."""
 

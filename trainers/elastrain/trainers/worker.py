@@ -103,6 +103,7 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
             replica = Replica(*parts)
         if session.shards.lead:
             sigterm.listen(session.notice)
+            model.warn = lambda text: session.send("warning", message=text)
     if whole:
         touch(first_step(replica))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)

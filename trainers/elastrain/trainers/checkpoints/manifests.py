@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from elastrain.trainers.checkpoints.fence import Fence
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.numerics.data import Plan
 from elastrain.trainers.reporting.facts import event, now
 from elastrain.trainers.spec import JobSpec, spec_digest
-from elastrain.trainers.spec.source import OUT_OF_ORDER, NoSource, Source
+from elastrain.trainers.spec.source import MODEL_ONLY, OUT_OF_ORDER, NoSource, Source, moved, place
 from elastrain.trainers.spec.strategies import asynchronous
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
 from elastrain.trainers.strategies.ledger import ORDER
@@ -54,6 +55,11 @@ class Checkpoints:
     def own(self, manifest: Json) -> bool:
         """Whether it is of this job, and not of the one that it begins from."""
         return bool(manifest["job"] == self.job)
+
+    def changed(self, manifest: Json) -> str | None:
+        """What of the data has changed since one of this job's own checkpoints; None: nothing, or it does not
+        say."""
+        return moved(manifest["place"], self._place) if "place" in manifest else None
 
     # ---- saving -----------------------------------------------------------------------------
 
@@ -129,7 +135,12 @@ class Checkpoints:
             "params_digest": model["params_digest"],
             "state_digest": state_digest(model, [p["digests"] for p in pending.parts.values()]),
             "sample_chain": cursor["chain"],
+            "place": self._place,
         }
+
+    @property
+    def _place(self) -> Json:
+        return place(self.spec, self.plan.n if self.plan is not None else None)
 
     def _fact(self, manifest: Json, state: str = "saved") -> Json:
         shown = ("step", "epoch", "created_at", "params_digest", "state_digest", "metrics", "files")
@@ -181,13 +192,25 @@ class Checkpoints:
         """(folder, manifest) of the newest checkpoint whose files are all there in full length; without one,
         of that which the spec says to begin from. Worse ones are set aside, with an event each. Contents are
         verified by whoever loads them. Raises StorageError; NoSource if there is nothing to begin from."""
-        for step in reversed(self.steps()):
+        repeats = self._repeats()
+        for step in (step for step in reversed(self.steps()) if step >= repeats):
             manifest = self.read(step)
             why = self._fault_of(manifest, step, self.root)
             if why is None and manifest is not None:
                 return self._prefix(step), manifest
             self.set_aside(step, why or "its manifest cannot be read")
         return self._source() if self.spec.resume_from else None
+
+    def _repeats(self) -> int:
+        """Steps of the order that the job repeats. Amid them it goes on from no checkpoint: it needs versions
+        of the past, which none has."""
+        replay = getattr(self.spec.strategy, "replay", None)
+        if replay is None:
+            return 0
+        source = Source.parse(replay)
+        if source.step is not None:
+            return source.step
+        return max(self.steps(f"jobs/{source.job}/checkpoints"), default=0)
 
     def _source(self) -> tuple[str, Json]:
         """The other job's checkpoints are only read: they are not ours to set aside."""
@@ -200,10 +223,12 @@ class Checkpoints:
         why = self._fault_of(manifest, step, root)
         if why is not None or manifest is None:
             raise NoSource(f"resume_from {source}: checkpoint {step} cannot be used: {why}")
+        self.source_step, folder = step, _folder(root, step)
+        if (other := moved(manifest.get("place", {}), self._place)) is not None:
+            return folder, {**manifest, "cursor": Cursor().to_json(), "parts": [], MODEL_ONLY: other}
         if any(f["name"] == ORDER for f in manifest["files"]) and not asynchronous(self.spec.strategy):
             raise NoSource(f"resume_from {source}: {OUT_OF_ORDER}")
-        self.source_step = step
-        return _folder(root, step), manifest
+        return folder, manifest
 
     def _fault_of(self, manifest: Json | None, step: int, root: str) -> str | None:
         if manifest is None or manifest.get("format") != FORMAT or manifest.get("step") != step:

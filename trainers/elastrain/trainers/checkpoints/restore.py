@@ -14,7 +14,8 @@ from torch import Tensor
 from elastrain.trainers.exchange.transports import Broken
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.numerics.chunks import Ownership
-from elastrain.trainers.numerics.cursor import Cursor
+from elastrain.trainers.numerics.cursor import Counts, Cursor
+from elastrain.trainers.spec.source import MODEL_ONLY
 from elastrain.trainers.storage import NotFound, Storage, StorageError
 from elastrain.trainers.strategies.ledger import ORDER, Task
 from elastrain.trainers.training.replica import Replica
@@ -104,8 +105,14 @@ class Files:
 def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> None:
     _take_model(replica, files.read("model.safetensors"), files.manifest["step"])
     replica.begin(ownership, rank)
+    if MODEL_ONLY in files.manifest:
+        return  # at step 0, all else as the seed gives it
     if replica.rule.slots and not files.manifest["parts"]:
         why = f"there is no {', '.join(replica.rule.slots)} in it: it was saved by another kind of optimizer"
+        raise BadCheckpoint(files.manifest["step"], "manifest.json", why)
+    trained = {name for part in files.manifest["parts"] for name, _, _ in part["ranges"]}
+    if strange := trained - {name for name, _ in replica.model.values()}:
+        why = f"it has the state of {', '.join(sorted(strange))}, which this model has not"
         raise BadCheckpoint(files.manifest["step"], "manifest.json", why)
     for part in files.manifest["parts"]:
         if replica.states.slots:
@@ -118,9 +125,20 @@ def _load(replica: Replica, files: Files, ownership: Ownership, rank: int) -> No
             for name, value in replica.common.items():
                 if name in state and state[name].shape == value.shape:
                     value.copy_(state[name])
-    replica.cursor = Cursor.from_json(files.manifest["cursor"])
+    cursor = Cursor.from_json(files.manifest["cursor"])
+    replica.cursor = replace(cursor, counts=_counts(replica, cursor.counts, trained))
     if replica.order is not None:
         replica.order = _order(files, replica.cursor.step)
+
+
+def _counts(replica: Replica, counts: Counts, trained: set[str]) -> Counts:
+    """How often each parameter was updated. trained: those that the checkpoint has state of, and numbers;
+    here others of the model may be frozen. Empty: of a rule without state, which does not count."""
+    ours = [piece.name for piece in sorted(replica.model.space.pieces, key=lambda piece: piece.index)]
+    if not trained or trained == set(ours):
+        return counts
+    names = [name for name, _ in replica.model.module.named_parameters() if name in trained]
+    return Counts.each([counts.of(names.index(name)) if name in trained else 0 for name in ours])
 
 
 def _order(files: Files, steps: int) -> list[Any]:
@@ -151,14 +169,16 @@ def _take_model(replica: Replica, tensors: dict[str, Tensor], step: int) -> None
 
 def _take_state(replica: Replica, ranges: list[tuple[str, int, int]], state: dict[str, Tensor]) -> None:
     """Copy every range of a part into the chunks that it overlaps. What no slot of ours is called is another
-    job's, and left; a slot of ours that is not in it stays as it begins."""
+    job's, and left, as is what is frozen here; what is not in it stays as it begins."""
     model, slots = replica.model, replica.states.slots
     space = model.space
     pieces = {p.name: p for p in space.pieces}
     known = {name: slot for name, slot in slots.items() if name in state}
     at = dict.fromkeys(known, 0)
     for name, a, b in ranges:
-        piece = pieces[name]
+        if (piece := pieces.get(name)) is None:
+            at = {slot: at[slot] + kind.entries(b - a) for slot, kind in known.items()}
+            continue
         first = piece.start - model.offset(piece) + a  # where element a would lie if all were here
         end = piece.start + model.filled(piece)
         for slot, whole in replica.gathered.items():

@@ -83,7 +83,6 @@ class Attempt:
         self.tally = Tally(spec, sink)
         parts = (self.machine, self.coordinator, self.checkpoints, self.tally)
         self.opener = Opener(*parts, self._feed, self._no_checkpoint, self.saving.settled)
-        self._address = ""
         self._members: dict[int, tuple[str, ...]] = {}  # generation -> who uploads, by rank and process
         self._outcome: asyncio.Future[Outcome] | None = None
         self._paused_at: float | None = None
@@ -108,14 +107,14 @@ class Attempt:
         """Train to the end, whatever that is. Returns when every group that was started is gone."""
         self._loop = asyncio.get_running_loop()
         self._outcome = self._loop.create_future()
-        self._address = await self.coordinator.open(self.host)
+        await self.coordinator.open(self.host)
         try:
             found = await self.opener.patiently(self.checkpoints.newest)
         except NoSource as error:
             await self.coordinator.close()
             return Outcome("failed", 0, "user", str(error))
         if found is not None:
-            self._feed(m.Restored(found[1]["step"], own=self.checkpoints.own(found[1])))
+            self._feed(m.Restored(found[1]["cursor"]["step"], own=self.checkpoints.own(found[1])))
         self.tally.progress("starting", self.machine)
         ticker = asyncio.create_task(self._tick())
         try:
@@ -170,11 +169,10 @@ class Attempt:
 
     def _graceful(self) -> bool:
         """Did it end in a way in which workers have something to finish?"""
-        if self._outcome is None or not self._outcome.done():
+        over = self._outcome
+        if over is None or not over.done() or over.exception() is not None:
             return False
-        if self._outcome.exception() is not None:
-            return False
-        return self._outcome.result().outcome in ("succeeded", "paused", "preempted")
+        return over.result().outcome in ("succeeded", "paused", "preempted")
 
     @contextlib.contextmanager
     def _or_end(self) -> Iterator[None]:
@@ -202,8 +200,7 @@ class Attempt:
             self._take(event_)
 
     def _take(self, event_: Event) -> None:
-        before = self.machine.phase
-        actions = self.machine.handle(event_)
+        before, actions = self.machine.phase, self.machine.handle(event_)
         if before is Phase.STEADY and self.machine.phase is not Phase.STEADY:
             self._paused_at = time.monotonic()
         for action in actions:
@@ -250,7 +247,7 @@ class Attempt:
     def _start(self, worker: str, group: str) -> WorkerStart:
         spec, server = self.spec, self.machine.roster.workers[worker].server
         cpu = spec.strategy.server_cpu if server else spec.resources.cpu  # type: ignore[union-attr]
-        whose = (worker, group, self._address, self.key, self.job, self.number)
+        whose = (worker, group, self.coordinator.url, self.key, self.job, self.number)
         return WorkerStart(*whose, cpu, server, *spec.workers.divided, spec.threads)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
@@ -282,6 +279,8 @@ class Attempt:
                 self.tally.evaluated(said["step"], said["metrics"])
             case "measured":
                 self.tally.measured(said["step"], said["metrics"])
+            case "warning":
+                self.tally.warn(said["message"])
             case "part":
                 gone = {w.id for w in self.machine.roster.workers.values() if w.state is State.LOST}
                 self.saving.part(said, self._members.get(said["generation"]), gone)

@@ -31,14 +31,15 @@ class Coordinator:
 
     def __init__(self, key: str, feed: Callable[[Event], None], heard: Callable[[str, Json], None]) -> None:
         self.key, self.feed, self.heard = key, feed, heard
+        self.url = ""
         self.welcome: Json = {}
         self.addresses: dict[str, Json] = {}
         self._connections: dict[str, ServerConnection] = {}
         self._server: Server | None = None
         self._beating: asyncio.Task[None] | None = None
 
-    async def open(self, host: str) -> str:
-        """Listen on a free port; returns the address for workers."""
+    async def open(self, host: str) -> None:
+        """Listen on a free port: `url` is the address for workers."""
         self._server = await serve(
             self._talk,
             host,
@@ -50,7 +51,7 @@ class Coordinator:
         )
         self._beating = asyncio.create_task(self._beat())
         port = self._server.sockets[0].getsockname()[1]
-        return f"ws://{host}:{port}"
+        self.url = f"ws://{host}:{port}"
 
     async def close(self) -> None:
         if self._beating is not None:

@@ -23,7 +23,7 @@ from elastrain.trainers.membership.messages import Event, Json
 from elastrain.trainers.membership.opening import thin
 from elastrain.trainers.numerics.cursor import Cursor
 from elastrain.trainers.reporting.facts import event
-from elastrain.trainers.spec.source import NoSource
+from elastrain.trainers.spec.source import MODEL_ONLY, NoSource, model_only
 from elastrain.trainers.storage import StorageError
 
 log = logging.getLogger(__name__)
@@ -86,13 +86,22 @@ class Opener:
             self.tally.restored(cursor)
             self.feed(m.Restored(cursor.step, own))
             if manifest is not None:
-                of = f"attempt {manifest['attempt']}" if own else f"job {manifest['job']}"
-                data = {"step": cursor.step} | ({} if own else {"job": manifest["job"]})
-                text = f"checkpoint {cursor.step} of {of} is loaded"
-                self.checkpoints.emit(event("checkpoint.restored", text, data))
+                self._say(manifest, own)
         # also if the generation is over by now: who was never told of it could not report that
         restore = {"prefix": prefix, "manifest": manifest, "rollbacks": cursor.rollbacks}
         self.tell(action, cursor.step, restore)
+
+    def _say(self, manifest: Json, own: bool) -> None:
+        step, data = manifest["step"], {"step": manifest["step"]} | ({} if own else {"job": manifest["job"]})
+        of = f"attempt {manifest['attempt']}" if own else f"job {manifest['job']}"
+        name = f"checkpoint {step} of {of}"
+        text = f"{name} is loaded"
+        if own and (why := self.checkpoints.changed(manifest)) is not None:
+            self.tally.warn(f"since {name} {why}: this epoch may read samples twice, or not at all")
+        if (why := manifest.get(MODEL_ONLY)) is not None:
+            text, data = f"the model of {text}, and nothing else of it", data | {MODEL_ONLY: True}
+            self.tally.warn(model_only(self.checkpoints.spec.resume_from or "", why))
+        self.checkpoints.emit(event("checkpoint.restored", text, data))
 
     async def _look(self, rewind: m.Rewind | None) -> tuple[str, Json] | None:
         """The newest good checkpoint; one that was made after training had gone wrong is none."""

@@ -18,7 +18,7 @@ from elastrain.trainers.numerics.layers import Layer, Watcher, metrics
 from elastrain.trainers.numerics.rounds import plan_of, scale_of, verdict_of
 from elastrain.trainers.numerics.schedules import learning_rate
 from elastrain.trainers.numerics.stability import Expected
-from elastrain.trainers.reporting.facts import event, now
+from elastrain.trainers.reporting.facts import event, now, warning
 from elastrain.trainers.spec import JobSpec
 from elastrain.trainers.strategies.behind import Behind
 
@@ -46,6 +46,7 @@ class Tally:
         self._shown: dict[str, Json] = {}
         self._evaluated_step = self._measured_step = -1
         self._progress_at = 0.0
+        self._warned: set[str] = set()
 
     def learn(self, said: Json) -> None:
         """Sizes, from the first worker that is warm. Raises EmptyDataset."""
@@ -183,6 +184,12 @@ class Tally:
         if step > self._measured_step:
             self._measured_step = step
             self._point(step, metrics)
+
+    def warn(self, message: str) -> None:
+        """One of the job's warnings; told once, whoever finds it out."""
+        if message not in self._warned:
+            self._warned.add(message)
+            self.sink(warning(message))
 
     def progress(self, status: str | None, machine: Machine) -> None:
         """Now and then, and whenever the status changes."""

@@ -26,6 +26,12 @@ class Counts:
     common: int = 0
     odd: Mapping[str, int] = field(default_factory=dict)  # index of the parameter (as text) -> count
 
+    @classmethod
+    def each(cls, counts: Sequence[int]) -> Counts:
+        """By index of the parameter."""
+        common = max(set(counts), key=counts.count)
+        return cls(common, {str(i): c for i, c in enumerate(counts) if c != common})
+
     def of(self, index: int) -> int:
         return self.odd.get(str(index), self.common)
 
@@ -33,9 +39,7 @@ class Counts:
         """One more update, or `by`, for each parameter whose bit is set in `used`."""
         if used == (1 << parameters) - 1 and not self.odd:
             return Counts(self.common + by)
-        counts = [self.of(i) + by * (used >> i & 1) for i in range(parameters)]
-        common = max(set(counts), key=counts.count)
-        return Counts(common, {str(i): c for i, c in enumerate(counts) if c != common})
+        return Counts.each([self.of(i) + by * (used >> i & 1) for i in range(parameters)])
 
 
 @dataclass(frozen=True)

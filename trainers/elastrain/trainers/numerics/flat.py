@@ -44,7 +44,8 @@ class FlatModel:
             view.copy_(self.parameters[piece.index].detach())
             self.parameters[piece.index].data = view
         self.buffers = BufferBank(module)
-        self.warnings: list[str] = []
+        self.warned: set[str] = set()
+        self.warn: Callable[[str], object] = self.warned.add  # is told what people should know of the model
 
     # ---- gradients --------------------------------------------------------------------------
 
@@ -60,7 +61,7 @@ class FlatModel:
             if grad is None:
                 return
             if grad.is_sparse:
-                self._warn(f"the sparse gradient of {piece.name} is made dense")
+                self._warn(f"the gradient of {piece.name} is sparse: it is made dense, and travels so")
                 grad = grad.to_dense()
             take(piece, self._held(piece, grad))
 
@@ -106,8 +107,9 @@ class FlatModel:
             parameter.grad = None
 
     def _warn(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warnings.append(text)
+        if text not in self.warned:
+            self.warned.add(text)
+            self.warn(text)
 
     # ---- views for people and files ---------------------------------------------------------
 

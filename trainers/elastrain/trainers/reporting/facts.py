@@ -14,3 +14,8 @@ def now() -> str:
 
 def event(type_: str, message: str, data: Json | None = None) -> Json:
     return {"kind": "event", "at": now(), "type": type_, "message": message, "data": data or {}}
+
+
+def warning(message: str) -> Json:
+    """One of the job's warnings, for what only shows once it runs."""
+    return {"kind": "warning", "at": now(), "message": message}

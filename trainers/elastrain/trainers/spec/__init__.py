@@ -11,7 +11,7 @@ from elastrain.trainers.spec.optimizers import (
     RMSpropSpec,
     SGDSpec,
 )
-from elastrain.trainers.spec.source import OUT_OF_ORDER, Source
+from elastrain.trainers.spec.source import OUT_OF_ORDER, Source, model_only, moved, place
 from elastrain.trainers.spec.strategies import SERVER_CPU, asynchronous
 
 __all__ = [
@@ -28,7 +28,10 @@ __all__ = [
     "SpecError",
     "amended",
     "asynchronous",
+    "model_only",
+    "moved",
     "parse_spec",
+    "place",
     "spec_digest",
     "warnings",
 ]

@@ -165,7 +165,11 @@ class JobSpec(Section):
         default_factory=dict, description="Environment variables of the workers; not for secrets."
     )
     secrets: list[EnvName] = Field(default_factory=list, description="Names of stored secrets to give.")
-    resume_from: str | None = Field(default=None, description="Job id, or job id@step, to begin from.")
+    resume_from: str | None = Field(
+        default=None,
+        description="Job id, or job id@step, to begin from; only its model, where a step is another place in "
+        "the data.",
+    )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = Field(
         default_factory=dict, description="Your own names and values, to find jobs by."
     )

@@ -142,7 +142,8 @@ class SplitModel(FlatModel):
         self.parameters = []
         self._divide(dict(trained), mesh)
         self.buffers = BufferBank(module)
-        self.warnings = []
+        self.warned = set()
+        self.warn = self.warned.add
 
     def _divide(self, trained: dict[str, nn.Parameter], mesh: DeviceMesh) -> None:
         """Put this process's parts into `params`, and have the module use them there."""
