@@ -8,7 +8,7 @@ import pytest
 from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling.ceiling import parse_ceiling
 from elastrain.service.store import plans
-from elastrain.service.store.plans import PlanRow
+from elastrain.service.store.plans import First, PlanRow
 from elastrain.trainers.spec import support as spec_support
 from world import ADMIN, SPEC, Driver, World
 
@@ -180,11 +180,11 @@ def test_of_two_services_that_planned_from_the_same_facts_one_writes(world: Worl
     with pytest.raises(plans.NotOurTurn), world.store.write() as tx:
         plans.take_turn(tx, 0, ["b"], None, 1.0)
     with world.store.write() as tx:
-        plans.take_turn(tx, 1, ["c"], "x", 2.0)
+        plans.take_turn(tx, 1, ["c"], First("x", "x (a)", "2 workers"), 2.0)
     with pytest.raises(plans.NotOurTurn), world.store.write() as tx:
         plans.take_turn(tx, 1, ["d"], None, 2.0)
     with world.store.read() as tx:
-        assert plans.read(tx) == PlanRow(2, 2.0, ["c"], "x")
+        assert plans.read(tx) == PlanRow(2, 2.0, ["c"], First("x", "x (a)", "2 workers"))
 
 
 def test_while_the_service_drains_nobody_shrinks_or_is_preempted(world: World) -> None:

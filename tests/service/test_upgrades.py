@@ -9,12 +9,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
-from elastrain.service.migrations import migrate, revisions
-from elastrain.service.store import Store
+from elastrain.service.migrations import _config, migrate, revisions
+from elastrain.service.store import Store, plans
+from elastrain.service.store.engine import open_engine
+from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.schema import metadata
 from world import ADMIN, SPEC, Driver, World
 
@@ -101,6 +104,39 @@ def test_a_job_that_trains_during_an_upgrade_goes_on_and_one_that_waits_gets_its
     assert world.status(running) == "succeeded"
     assert world.status(jobs["queued"]["id"]) == "starting"
     world.store.close()
+
+
+def test_a_plan_of_the_version_before_is_no_trouble_and_the_next_round_makes_another(
+    empty: str, tmp_path: Path
+) -> None:
+    """It named the first in the queue in a sentence, and not by its id."""
+    to_revision(empty, "0005")
+    sentence = "j-1 (large), which needs at least 2 workers"
+    with Store(empty).write() as tx:
+        words = "INSERT INTO plans (name, version, at, queue, first) VALUES ('queue', 7, 1.0, '[]', '%s')"
+        tx.exec_driver_sql(words % sentence)
+    migrate(empty)
+    world = World(tmp_path, database=empty)
+    with world.store.read() as tx:
+        assert plans.read(tx) == PlanRow(7, 1.0, [], None)
+    world.running(workers={"min": 2, "max": 2})
+    large = world.submit(name="large", workers={"min": 2, "max": 2})
+    small = world.submit(name="small", workers={"min": 1, "max": 1})
+    world.round()
+    with world.store.read() as tx:
+        assert plans.read(tx).first == (large, f"{large} (large)", "at least 2 workers with 1 CPU each")
+    assert world.job(small)["queue"]["position"] == 2
+    world.store.close()
+
+
+def to_revision(url: str, revision: str) -> None:
+    """As a version between two releases left it."""
+    config = _config()
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection.execution_options(elastrain_write=True)
+        command.upgrade(config, revision)
+    engine.dispose()
 
 
 def submission(world: World, job: str) -> str:

@@ -17,7 +17,9 @@ from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wa
 from elastrain.service.scheduling.asks import BEHIND
 from elastrain.service.scheduling.ceiling import Shape
 from elastrain.service.scheduling.order import BREATH
+from elastrain.service.scheduling.sentences import needs
 from elastrain.service.store import Store, Tx, feed, jobs, plans, queued
+from elastrain.service.store.plans import First
 from elastrain.service.store.rows import JobRow, WaitingRow
 
 # a job that was preempted says so until it runs again, whatever it waits for meanwhile
@@ -52,15 +54,16 @@ class Placement:
         with self._store.read() as tx:
             known = facts.read(tx, now, self._known, breathe)
         made = self._plan(known, nodes, error, now, breathe)
+        first = known.plan.first if error is not None else _first(made)
         wanted = _news(known, made.answers, breathe)
         if not admitting:
             wanted = {id: answer for id, answer in wanted.items() if isinstance(answer, Wait)}
-        if not wanted and (made.queue, made.first) == (known.plan.queue, known.plan.first):
+        if not wanted and (made.queue, first) == (known.plan.queue, known.plan.first):
             return []
         silent = _silent(known, wanted)
         breathe()
         try:
-            started = self._write(known, made, wanted, silent, now)
+            started = self._write(known, made.queue, first, wanted, silent, now)
         except plans.NotOurTurn:
             return []  # the next round sees what the other process has done
         points.reach("the plan is written")
@@ -77,8 +80,7 @@ class Placement:
     ) -> Plan:
         if error is not None:
             waiting = [ask.id for ask in known.asks if ask.stage is Stage.WAITING]
-            wait, before = facts.ray_unreachable(error), known.plan
-            return Plan(dict.fromkeys(waiting, wait), before.queue, before.first)
+            return Plan(dict.fromkeys(waiting, facts.ray_unreachable(error)), known.plan.queue)
         seen = [node.view() for node in nodes]
         ours, lately = known.occupying, self._held(known, now)
         there = facts.nodes_of(seen, ours, self._driver_cpu, self._ceiling, lately)
@@ -93,13 +95,19 @@ class Placement:
         return {name: max(held.get(name, 0.0) for _, held in self._lately) for name in names}
 
     def _write(
-        self, known: facts.Facts, made: Plan, wanted: Mapping[str, Answer], silent: Silent, now: float
+        self,
+        known: facts.Facts,
+        queue: list[str],
+        first: First | None,
+        wanted: Mapping[str, Answer],
+        silent: Silent,
+        now: float,
     ) -> list[str]:
         """All that is an event of a job, together with the plan."""
         started, waited_s = set[str](), list[float]()
         alone = wanted.keys() - {row.id for rows in silent.values() for row in rows}
         with self._store.write() as tx:
-            plans.take_turn(tx, known.plan.version, made.queue, made.first, now)
+            plans.take_turn(tx, known.plan.version, queue, first, now)
             for id in sorted(alone):  # as whoever locks several: two that meet do not wait for each other
                 current, answer = jobs.lock(tx, id), wanted[id]
                 if known.still(current):
@@ -124,6 +132,11 @@ class Placement:
                 for row in some:
                     self._changes.tell(row.id)
                 breathe()
+
+
+def _first(made: Plan) -> First | None:
+    """Whom the others wait behind, as it is written down."""
+    return First(made.first.id, made.first.title, needs(made.first)) if made.first is not None else None
 
 
 def _news(

@@ -13,7 +13,7 @@ from elastrain.service.retention import Retention
 from elastrain.service.scheduling.asks import STRANGER
 from elastrain.service.store import Tx, attempts, fresh, jobs, leftovers, metrics, plans, queued
 from elastrain.service.store.feed import Event, Point
-from elastrain.service.store.plans import PlanRow
+from elastrain.service.store.plans import First, PlanRow
 from elastrain.service.store.rows import AttemptRow, JobRow, QueuedRow, SegmentRow, TransitionRow
 
 Json = dict[str, Any]
@@ -84,8 +84,8 @@ class JobViews:
         """The newest plan, {job: its place in it, from 1}, and the project of whom the others wait behind."""
         if plans.version(tx) != self._plan[0].version:
             plan = plans.read(tx)
-            first = jobs.project_of(tx, plan.first.split(" ", 1)[0]) if plan.first else None
-            self._plan = plan, {id: place for place, id in enumerate(plan.queue, start=1)}, first
+            whose = jobs.project_of(tx, plan.first.job) if plan.first else None
+            self._plan = plan, {id: place for place, id in enumerate(plan.queue, start=1)}, whose
         return self._plan
 
     def _of_attempt(self, attempt: AttemptRow | None) -> Json:
@@ -100,12 +100,12 @@ class JobViews:
 
 @dataclass(frozen=True)
 class Queue:
-    """places, newer: {job: its place, from 1}. first: whom the others wait behind, for people; whose: that
-    one's project."""
+    """places, newer: {job: its place, from 1}. first: whom the others wait behind; whose: that one's
+    project."""
 
     places: Mapping[str, int]
     newer: Mapping[str, int]
-    first: str | None
+    first: First | None
     whose: str | None
 
     def place(self, row: Queued) -> int:
@@ -117,8 +117,8 @@ class Queue:
         """The sentence that tells what the job waits for, wherever it is told."""
         if row.reason != Reason.BEHIND_OTHER_JOBS or self.first is None:
             return row.message
-        mine = row.project == self.whose
-        return f"It waits behind {self.first if mine else STRANGER + self.first.partition(')')[2]}"
+        title = self.first.title if row.project == self.whose else STRANGER
+        return f"It waits behind {title}, which needs {self.first.needs}"
 
 
 def queue_item(row: Queued, queue: Queue) -> Json:

@@ -32,11 +32,11 @@ RECLAIMS = 10
 @dataclass
 class Plan:
     """answers: of every job but those that leave or rest. queue: ids of those that wait, first first.
-    first: what all others wait behind, for people."""
+    first: the job that all others wait behind."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     queue: list[str] = field(default_factory=list)
-    first: str | None = None
+    first: Ask | None = None
 
 
 def plan(
@@ -90,7 +90,7 @@ class _Round:
         breathe()
         answers = {id: Grant(workers, self._whys.get(id, "")) for id, workers in self._workers.items()}
         self._plan.answers = {**answers, **self._plan.answers}
-        self._plan.first = f"{self._first.title}, which needs {needs(self._first)}" if self._first else None
+        self._plan.first = self._first
         return self._plan
 
     # -- minima

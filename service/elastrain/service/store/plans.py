@@ -7,6 +7,7 @@ same facts one does, and the others look again. So nothing is given away twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -16,17 +17,28 @@ from elastrain.service.store.schema_queue import plans as table
 
 _ONLY = "queue"
 _VERSION = select(func.coalesce(func.max(table.c.version), 0))
-_READ = select(table.c.version, table.c.at, table.c.queue, table.c.first)
+_READ = select(
+    table.c.version, table.c.at, table.c.queue, table.c.first_job, table.c.first, table.c.first_needs
+)
+
+
+class First(NamedTuple):
+    """The job that the others wait behind. title, needs: for people; what another project owns they are not
+    told by its title."""
+
+    job: str
+    title: str
+    needs: str
 
 
 @dataclass(frozen=True)
 class PlanRow:
-    """queue: ids of waiting jobs, first first. first: what all behind it wait for, for people."""
+    """queue: ids of waiting jobs, first first."""
 
     version: int
     at: float
     queue: list[str]
-    first: str | None
+    first: First | None
 
 
 class NotOurTurn(RuntimeError):
@@ -39,12 +51,17 @@ def version(tx: Tx) -> int:
 
 def read(tx: Tx) -> PlanRow:
     row = tx.execute(_READ).first()
-    return PlanRow(0, 0.0, [], None) if row is None else PlanRow(*row)
+    if row is None:
+        return PlanRow(0, 0.0, [], None)
+    version, at, queue, job, title, needs = row
+    return PlanRow(version, at, queue, First(job, title, needs) if job else None)
 
 
-def take_turn(tx: Tx, seen: int, queue: list[str], first: str | None, at: float) -> None:
+def take_turn(tx: Tx, seen: int, queue: list[str], first: First | None, at: float) -> None:
     """Raises NotOurTurn if the plan that was made last is no longer the one with the number `seen`."""
-    values = {"version": seen + 1, "at": at, "queue": queue, "first": first}
+    job, title, needs = first or (None, None, None)
+    values = {"version": seen + 1, "at": at, "queue": queue}
+    values |= {"first_job": job, "first": title, "first_needs": needs}
     if seen == 0:
         try:
             tx.execute(insert(table).values(name=_ONLY, **values))

@@ -24,5 +24,7 @@ plans = Table(
     Column("version", BigInteger, nullable=False),
     Column("at", Float, nullable=False),
     Column("queue", JSON, nullable=False),
-    Column("first", Text),
+    Column("first", Text),  # its title
+    Column("first_job", String(64)),
+    Column("first_needs", Text),
 )
