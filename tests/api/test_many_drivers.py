@@ -70,6 +70,7 @@ def test_users_are_answered_while_every_driver_waits_for_the_store(
         return {"acked_seq": 0, "desired_version": 1}
 
     monkeypatch.setattr(control, "driver_facts", stuck)
+    monkeypatch.setattr(control, "driver_met", lambda token: True)
 
     async def story() -> None:
         transport = httpx.ASGITransport(create_app(control))

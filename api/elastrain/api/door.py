@@ -13,19 +13,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from elastrain.api.errors import render
 from elastrain.service.control import Actor, Control
-from elastrain.service.errors import ServiceError, TooLarge, Unauthenticated
+from elastrain.service.errors import ServiceError, TooLarge
 
 # nothing here names a job, a user or an address
 OPEN = frozenset({("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz")})
-# these check the driver's one-time code or its own token themselves
-DRIVERS = frozenset(
-    {("POST", "/v1/driver/claim"), ("POST", "/v1/driver/facts"), ("GET", "/v1/driver/desired")}
-)
+# it checks the driver's one-time code itself
+CLAIM = ("POST", "/v1/driver/claim")
+# these want the token that the claim returned
+DRIVERS = frozenset({("POST", "/v1/driver/facts"), ("GET", "/v1/driver/desired")})
 # the most bytes of a JSON body; packages stream past it, with the service's own limit
 BODY_MAX = 16 * 2**20
 STREAMED = "/v1/packages/"
 # and of one that is read before anybody has shown who he is
-CLAIM, CLAIM_MAX = ("POST", "/v1/driver/claim"), 64 * 2**10
+CLAIM_MAX = 64 * 2**10
 
 
 class Door:
@@ -48,11 +48,16 @@ class Door:
         await self.app(scope, receive, send)
 
     async def enter(self, scope: Scope) -> None:
-        """Raises Unauthenticated or TooLarge; otherwise the request may pass, with its actor in its state."""
+        """Raises Unauthenticated or TooLarge; otherwise the request may pass, with its actor in its state.
+
+        Nothing of its body was read by then.
+        """
         headers = Headers(scope=scope)
-        way = (scope["method"], scope["path"])
-        if way not in OPEN and way not in DRIVERS:
-            token = bearer(headers.get("authorization"))
+        way, token = (scope["method"], scope["path"]), bearer(headers.get("authorization"))
+        if way in DRIVERS:
+            if not self.control.driver_met(token):
+                await run_in_threadpool(self.control.driver_meet, token)
+        elif way not in OPEN and way != CLAIM:
             actor = self.control.auth.known(token)
             if actor is None:
                 actor = await run_in_threadpool(self.control.authenticate, token)
@@ -95,11 +100,8 @@ def bearer(header: str | None) -> str | None:
 
 
 def driver_token(request: Request) -> str:
-    """The driver's own token; raises Unauthenticated if the call carries none."""
-    token = bearer(request.headers.get("authorization"))
-    if token is None:
-        raise Unauthenticated("This call needs the token that the driver's claim returned.")
-    return token
+    """The driver's own token, which the door has let pass."""
+    return bearer(request.headers.get("authorization")) or ""
 
 
 async def actor(request: Request) -> Actor:

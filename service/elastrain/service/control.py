@@ -253,6 +253,17 @@ class Control(JobActions):
         """{protocol, job, attempt, code, nonce} -> what an attempt needs. Raises Forbidden, Invalid."""
         return self._drivers.claim(body)
 
+    def driver_met(self, token: str | None) -> bool:
+        """Whether `driver_meet` has let this token pass before; asks nobody."""
+        return self._drivers.met(token)
+
+    def driver_meet(self, token: str | None) -> None:
+        """Let only those pass that have a driver's token, before anything of what they say is read.
+
+        Raises Unauthenticated.
+        """
+        self._drivers.meet(token)
+
     def driver_facts(self, token: str, body: Mapping[str, Any]) -> Json:
         """{attempt, first_seq, facts} -> {acked_seq, desired_version}.
 

@@ -21,6 +21,8 @@ from elastrain.service.store.rows import AttemptRow, JobRow
 Json = dict[str, Any]
 PROTOCOL = 1
 MAX_FACTS = 5000
+# tokens that are remembered as good
+MET = 10_000
 
 
 class DriverLine:
@@ -32,6 +34,7 @@ class DriverLine:
         self._clock = clock
         self._changes = changes
         self._meters = meters
+        self._met: set[str] = set()  # digests
 
     def claim(self, body: Mapping[str, Any]) -> Json:
         """Grant an attempt to the first driver that knows its code; the same nonce gets the same answer."""
@@ -56,6 +59,23 @@ class DriverLine:
             raise Forbidden(refusal.text, code="claim_refused", hint="This driver must exit.")
         self._changes.tell(job)
         return answer
+
+    def met(self, token: str | None) -> bool:
+        """Whether it was found before. An attempt's token is good for as long as the job is there, and each
+        call looks for itself, so this needs no end."""
+        return token is not None and digest(token) in self._met
+
+    def meet(self, token: str | None) -> None:
+        """Raises Unauthenticated."""
+        if token is None:
+            raise Unauthenticated("This call needs the token that the driver's claim returned")
+        with self._store.read() as tx:
+            found = attempts.line(tx, digest(token))
+        if found is None:
+            raise Unauthenticated("This driver token is unknown")
+        if len(self._met) >= MET:
+            self._met.clear()
+        self._met.add(digest(token))
 
     def facts(self, token: str, body: Mapping[str, Any]) -> Json:
         """Write what is new; repeating a batch is safe, since (attempt, seq) counts once."""
