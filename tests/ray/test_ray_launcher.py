@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.connections: dict[str, ServerConnection] = {}
+        self.said: dict[str, str] = {}  # how each registered
         self.server: Server = serve(self._accept, "127.0.0.1", 0, process_request=None)
         self.url = f"ws://127.0.0.1:{self.server.socket.getsockname()[1]}"
 
@@ -60,7 +61,7 @@ class Coordinator:
         worker = connection.request.path.partition("worker=")[2]
         self.connections[worker] = connection
         with contextlib.suppress(ConnectionClosed):  # killed
-            connection.recv()
+            self.said[worker] = str(connection.recv())
             if worker not in self.silent:
                 connection.send(json.dumps(WELCOME))
             while True:
@@ -71,7 +72,14 @@ class Coordinator:
 
 
 class Launched:
-    def __init__(self, store: Path, coordinator: Coordinator, cpu: float = 0.5, **resources: float) -> None:
+    def __init__(
+        self,
+        store: Path,
+        coordinator: Coordinator,
+        cpu: float = 0.5,
+        labels: Mapping[str, str] | None = None,
+        **resources: float,
+    ) -> None:
         from elastrain.trainers.launching.ray_launcher import RayLauncher
 
         self.coordinator = coordinator
@@ -84,7 +92,7 @@ class Launched:
             1,
             tag=TAG["ELASTRAIN_ATTEMPT"],
             resources={"CPU": cpu, **resources},
-            labels={},
+            labels=labels or {},
             storage_url=f"file://{store}",
             storage_options={},
             said=self.facts.append,
@@ -276,6 +284,34 @@ def spot_node(ray_head: RayHead) -> Iterator[str]:
     finally:
         node.kill()
         node.gone()
+
+
+def test_a_group_goes_to_the_node_that_has_room_when_another_job_fills_the_larger_one(
+    tmp_path: Path, coordinator: Coordinator, spot_node: str
+) -> None:
+    """Two cores on the head, one on the other node. A launcher knows what it has placed itself, and of others
+    only what Ray says is free."""
+    import ray
+    from elastrain.trainers.launching.ray_nodes import living_nodes
+
+    head = ray.get_runtime_context().get_node_id()
+
+    def free() -> float:
+        return next((node.free or {}).get("CPU", 0.0) for node in living_nodes() if node.id == head)
+
+    wait_for(lambda: free() >= 1)  # of what ended before, Ray hears late
+    one = Launched(tmp_path / "one", coordinator, free(), {"ray.io/node-id": head})
+    one.start("g30", "w30")
+    wait_for(lambda: "w30" in coordinator.connections and free() < 1)
+    two = Launched(tmp_path / "two", coordinator, 1.0)
+    two.start("g31", "w31")
+    wait_for(lambda: "w31" in coordinator.connections)
+    registered = json.loads(coordinator.said["w31"])
+    assert registered["node"] == spot_node, "by its own count the head has more room, and would be taken"
+    for launched, group, worker in ((one, "g30", "w30"), (two, "g31", "w31")):
+        coordinator.dismiss(worker)
+        launched.wait_ended(group)
+        launched.launcher.close()
 
 
 def test_every_node_is_searched_and_one_that_is_gone_is_named(spot_node: str) -> None:
