@@ -236,7 +236,7 @@ class Driver:
     @classmethod
     def known(cls, world: World, job: str, token: str, seq: int) -> Driver:
         """The first driver of a job that was started before this world was; `seq` is its next fact."""
-        driver = cls(world, Launch("", "", {"ELASTRAIN_JOB": job, "ELASTRAIN_ATTEMPT_NUMBER": "1"}, 0))
+        driver = cls(world, Launch("", "", {"ELASTRAIN_JOB": job, "ELASTRAIN_ATTEMPT_NUMBER": "1"}))
         driver.token, driver.seq = token, seq
         return driver
 

@@ -100,7 +100,7 @@ def measure(drivers: int = DRIVERS) -> dict[str, float]:
             env = {"ELASTRAIN_DRIVER_URL": desk.url, "ELASTRAIN_JOB": name, "ELASTRAIN_CLAIM": "code"}
             env |= {"ELASTRAIN_ATTEMPT_NUMBER": "1", TAG: f"bench/{name}/1"}
             env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-            jobs.submit(Launch(f"bench-{name}-1", f"{sys.executable} -m elastrain.trainers.driver", env, 0.0))
+            jobs.submit(Launch(f"bench-{name}-1", f"{sys.executable} -m elastrain.trainers.driver", env))
         _until(lambda: len(desk.claimed) == drivers, "the drivers' claims")
         time.sleep(SETTLED_S)
         sizes = [_sizes(f"bench/{name}/1") for name in names]

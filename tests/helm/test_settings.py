@@ -25,7 +25,7 @@ from helm.rendering import (
 
 pytestmark = pytest.mark.helm
 
-SAME = ("driver_python", "driver_cpu", "cancel_grace_s", "pause_grace_s")
+SAME = ("driver_python", "driver", "cancel_grace_s", "pause_grace_s")
 EVERYTHING = {
     "settings": {"caBundleSecret": "ca"},
     "storage": {"url": "s3://bucket/prefix", "s3Endpoint": "http://minio:9000"},
@@ -98,6 +98,7 @@ def test_the_service_takes_the_settings_and_means_the_same_by_them() -> None:
     values = {
         "settings": {
             "driverCpu": 0.5,
+            "driverMemory": 536870912,
             "driverPython": "/usr/bin/python3",
             "cancelGraceSeconds": 45,
             "claimTimeoutSeconds": 600,
@@ -122,7 +123,7 @@ def test_the_service_takes_the_settings_and_means_the_same_by_them() -> None:
         },
     }
     read = Settings.from_env(settings(render(values)))
-    assert (read.driver_cpu, read.driver_python) == (0.5, "/usr/bin/python3")
+    assert (read.driver, read.driver_python) == ({"CPU": 0.5, "memory": 2**29}, "/usr/bin/python3")
     assert (read.cancel_grace_s, read.claim_timeout_s, read.keep_ended_days) == (45.0, 600.0, 7.0)
     assert (read.pause_grace_s, read.dashboard_url) == (1200.0, "https://ray.example.com")
     assert read.package_max_bytes == 10 * 2**20

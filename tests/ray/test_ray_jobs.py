@@ -34,7 +34,7 @@ def wait_for(ray_jobs: RayJobs, id: str, *statuses: str) -> None:
 
 def test_a_driver_is_submitted_once_shown_stopped_and_only_told_what_it_may_know(ray_jobs: RayJobs) -> None:
     entrypoint = "sh -c 'echo $ELASTRAIN_JOB; exec sleep 300'"
-    launch = Launch("abc123-j-0000000000-1", entrypoint, {"ELASTRAIN_JOB": "j-0000000000"}, 0.0)
+    launch = Launch("abc123-j-0000000000-1", entrypoint, {"ELASTRAIN_JOB": "j-0000000000"})
     assert ray_jobs.job(launch.submission_id) is None
     ray_jobs.submit(launch)
     with pytest.raises(AlreadySubmitted):
@@ -58,8 +58,6 @@ def test_a_search_finds_an_orphan_on_the_cluster_and_its_receipt_is_in_the_log(r
         launch = Launch(
             "abc123-j-0000000000-1-sweep-1",
             f"{sys.executable} -m elastrain.trainers.launching.ray_sweep {tag}",
-            {},
-            0.0,
         )
         ray_jobs.submit(launch)
         wait_for(ray_jobs, launch.submission_id, *ENDED)

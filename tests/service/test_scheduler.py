@@ -110,7 +110,15 @@ def test_fractions_of_a_cpu_add_up() -> None:
 
 
 def test_a_drivers_own_cost_counts() -> None:
-    assert answers([ask("a", max=2)], nodes(2), driver_cpu=0.5)["a"] == Grant(1)
+    assert answers([ask("a", max=2)], nodes(2), driver={"CPU": 0.5})["a"] == Grant(1)
+
+
+def test_a_drivers_memory_counts_as_well() -> None:
+    cluster = [Node("n0", {"CPU": 4, "memory": 6e9})]
+    each = {"CPU": 1.0, "memory": 4e9}
+    made = answers([ask("a", max=1), ask("b", max=1, since=1.0)], cluster, driver=each)
+    assert made["a"] == Grant(1)
+    assert waits(made["b"]).reason is Reason.NO_CAPACITY, "there are cores for it, and no memory for its driver"
 
 
 def test_what_a_job_holds_stays_its_own_when_a_node_is_lost() -> None:
@@ -368,6 +376,6 @@ def test_a_preempted_job_gives_its_servers_back_as_well() -> None:
 
 
 def test_a_driver_and_servers_find_room_on_nodes_of_several_sizes() -> None:
-    assert workers(answers([served("a", min=4, max=4)], nodes(2, 3.5), driver_cpu=0.5)) == {"a": 4}
-    wait = waits(answers([served("a", min=5, max=5)], nodes(2, 3.5), driver_cpu=0.5)["a"])
+    assert workers(answers([served("a", min=4, max=4)], nodes(2, 3.5), driver={"CPU": 0.5})) == {"a": 4}
+    wait = waits(answers([served("a", min=5, max=5)], nodes(2, 3.5), driver={"CPU": 0.5})["a"])
     assert wait.reason is Reason.DOES_NOT_FIT

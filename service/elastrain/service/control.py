@@ -74,13 +74,13 @@ class Control(JobActions):
         self._listings = Listings(store, self._views)
         self.once = Once(store, self._views, self.clock)
         self._submission = Submission(
-            store, self.once, self.packages, self._views, settings.driver_cpu, self.clock, self.changes
+            store, self.once, self.packages, self._views, settings.driver, self.clock, self.changes
         )
         self._commands = Commands(store, self.once, self._views, self.clock, self.changes)
         self._patching = Patching(store, self._views, self.clock, self.changes)
         self._bulk = Bulk(store, self.once, self.clock, self.changes)
         self._removal = Removal(store, self._views, self.clock)
-        self.projects = Projects(store, self.once, settings.driver_cpu, self.clock, self.changes)
+        self.projects = Projects(store, self.once, self.clock, self.changes)
         self._drivers = DriverLine(store, settings, self.clock, self.changes, self.meters)
         self._readiness = Readiness(store, storage, ping_ray, self.clock)
 

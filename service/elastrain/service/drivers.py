@@ -94,8 +94,7 @@ class Drivers:
         entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.driver {row.name}"
         about = {"name": row.name, "project": row.project, "job": row.id, "attempt": str(attempt.number)}
         try:
-            cpus = self._settings.driver_cpu
-            self._ray.submit(Launch(attempt.submission_id, entrypoint, env, cpus, about))
+            self._ray.submit(Launch(attempt.submission_id, entrypoint, env, self._settings.driver, about))
         except AlreadySubmitted:
             if self._ray.job(attempt.submission_id) is None:
                 raise RayRefused("Ray says that it has the driver, and does not show it") from None

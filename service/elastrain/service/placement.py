@@ -14,7 +14,7 @@ from elastrain.service.meters import Meters
 from elastrain.service.pace import Breath
 from elastrain.service.ray_jobs import RayNode
 from elastrain.service.scheduling import Answer, Grant, Plan, Preempt, Stage, Wait, facts, plan
-from elastrain.service.scheduling.asks import BEHIND
+from elastrain.service.scheduling.asks import BEHIND, Resources
 from elastrain.service.scheduling.ceiling import Shape
 from elastrain.service.scheduling.order import BREATH
 from elastrain.service.scheduling.sentences import needs
@@ -34,13 +34,13 @@ class Placement:
     def __init__(
         self,
         store: Store,
-        driver_cpu: float,
+        driver: Resources,
         ceiling: Sequence[Shape],
         changes: Changes,
         meters: Meters,
     ) -> None:
         self._store = store
-        self._driver_cpu = driver_cpu
+        self._driver = driver
         self._ceiling = ceiling
         self._changes = changes
         self._meters = meters
@@ -83,12 +83,12 @@ class Placement:
             return Plan(dict.fromkeys(waiting, facts.ray_unreachable(error)), known.plan.queue)
         seen = [node.view() for node in nodes]
         ours, lately = known.occupying, self._held(known, now)
-        there = facts.nodes_of(seen, ours, self._driver_cpu, self._ceiling, lately)
-        return plan(known.asks, there, known.policy(self._driver_cpu, now), breathe)
+        there = facts.nodes_of(seen, ours, self._driver, self._ceiling, lately)
+        return plan(known.asks, there, known.policy(self._driver, now), breathe)
 
     def _held(self, known: facts.Facts, now: float) -> dict[str, float]:
         """The most that our jobs held lately: Ray shows it as used for a while after it was given back."""
-        self._lately.append((now, facts.ours_of(known.occupying, self._driver_cpu)))
+        self._lately.append((now, facts.ours_of(known.occupying, self._driver)))
         while not 0 <= now - self._lately[0][0] <= STEADY_S:  # below 0: the clock was set back
             self._lately.popleft()
         names = {name for _, held in self._lately for name in held}

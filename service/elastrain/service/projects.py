@@ -23,10 +23,9 @@ ROUTE = "POST /projects"
 
 
 class Projects:
-    def __init__(self, store: Store, once: Once, driver_cpu: float, clock: Clock, changes: Changes) -> None:
+    def __init__(self, store: Store, once: Once, clock: Clock, changes: Changes) -> None:
         self._store = store
         self._once = once
-        self._driver_cpu = driver_cpu
         self._clock = clock
         self._changes = changes
 

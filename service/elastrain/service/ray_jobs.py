@@ -62,8 +62,8 @@ class Launch:
 
     submission_id: str
     entrypoint: str
-    env: Mapping[str, str]
-    cpus: float
+    env: Mapping[str, str] = field(default_factory=dict)
+    takes: Mapping[str, float] = field(default_factory=dict)  # of its node, in Ray's names: CPU, memory
     metadata: Mapping[str, str] = field(default_factory=dict)  # what people find on the job's page
 
 
@@ -121,8 +121,10 @@ class RayJobs:
             "runtime_env": {"env_vars": dict(launch.env)},
             "metadata": dict(launch.metadata),
         }
-        if launch.cpus > 0:
-            body["entrypoint_num_cpus"] = launch.cpus
+        if cpus := launch.takes.get("CPU"):
+            body["entrypoint_num_cpus"] = cpus
+        if memory := launch.takes.get("memory"):
+            body["entrypoint_memory"] = int(memory)
         reply = self._ask("POST", "/api/jobs/", json=body, timeout=SUBMIT_TIMEOUT)
         if reply.status_code >= 400:
             if "already exists" in reply.text:

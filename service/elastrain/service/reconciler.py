@@ -78,7 +78,7 @@ class Reconciler:
         self._drivers = Drivers(store, storage, ray, self._looker, settings, clock, changes, meters)
         self._sweeps = Sweeps(store, ray, self._looker, settings, clock, changes)
         self._moves = Moves(store, storage, settings, clock)
-        self._placement = Placement(store, settings.driver_cpu, settings.capacity_max, changes, meters)
+        self._placement = Placement(store, settings.driver, settings.capacity_max, changes, meters)
         self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
         self._set_clock = SetClock(store, clock, jumps)

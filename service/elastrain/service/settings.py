@@ -44,6 +44,8 @@ class Settings:
     """The Python that runs the driver on the cluster (DRIVER_PYTHON)."""
     driver_cpu: float = 0.0
     """CPUs that Ray sets aside for a driver (DRIVER_CPU); 0 keeps it on the head node."""
+    driver_memory: float = 0.0
+    """Bytes of memory that Ray sets aside for a driver (DRIVER_MEMORY); with 0 and no CPUs it stays there."""
     cancel_grace_s: float = 30.0
     """How long a driver may take to end by itself before Ray is asked to stop it (CANCEL_GRACE_S)."""
     pause_grace_s: float = 900.0
@@ -57,6 +59,12 @@ class Settings:
 
     keep_ended_days: float = 0.0
     """Jobs that ended so many days ago are deleted, unless pinned (KEEP_ENDED_DAYS); 0 keeps all for ever."""
+
+    @property
+    def driver(self) -> dict[str, float]:
+        """What a driver takes of its node, in Ray's names."""
+        wants = {"CPU": self.driver_cpu, "memory": self.driver_memory}
+        return {name: amount for name, amount in wants.items() if amount > 0}
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
@@ -77,6 +85,7 @@ class Settings:
             ca_bundle=read.text("CA_BUNDLE"),
             driver_python=read.text("DRIVER_PYTHON") or "python",
             driver_cpu=read.number("DRIVER_CPU", 0.0),
+            driver_memory=read.number("DRIVER_MEMORY", 0.0),
             cancel_grace_s=read.number("CANCEL_GRACE_S", 30.0),
             pause_grace_s=read.number("PAUSE_GRACE_S", 900.0),
             claim_timeout_s=read.number("CLAIM_TIMEOUT_S", 180.0),

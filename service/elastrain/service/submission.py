@@ -16,6 +16,7 @@ from elastrain.service.origins import begun_from
 from elastrain.service.pace import Breath
 from elastrain.service.packages import Packages
 from elastrain.service.scheduling import Grant, Wait, facts
+from elastrain.service.scheduling.asks import Resources
 from elastrain.service.store import Store, Tx, feed, fresh, installation
 from elastrain.service.store.rows import JobRow
 from elastrain.service.views import JobViews
@@ -32,7 +33,7 @@ class Submission:
         once: Once,
         packages: Packages,
         job_views: JobViews,
-        driver_cpu: float,
+        driver: Resources,
         clock: Clock,
         changes: Changes,
     ) -> None:
@@ -40,7 +41,7 @@ class Submission:
         self._once = once
         self._packages = packages
         self._views = job_views
-        self._driver_cpu = driver_cpu
+        self._driver = driver
         self._known = facts.Known()
         self._clock = clock
         self._changes = changes
@@ -85,7 +86,7 @@ class Submission:
             seen = installation.read(tx, "cluster")
             known = facts.read(tx, now, self._known, breathe)
         ask = facts.new_ask("(this job)", dumped, now)
-        answer = facts.plan_one(ask, known, seen[1] if seen else None, self._driver_cpu, breathe)
+        answer = facts.plan_one(ask, known, seen[1] if seen else None, self._driver, breathe)
         granted = isinstance(answer, Grant)
         return {
             "spec": dumped,

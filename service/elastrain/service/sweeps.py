@@ -55,7 +55,7 @@ class Sweeps:
             f"{self._settings.driver_python} -m elastrain.trainers.launching.ray_sweep {shlex.quote(tag)}"
         )
         try:
-            self._ray.submit(Launch(id, entrypoint, {}, 0.0))
+            self._ray.submit(Launch(id, entrypoint))
         except AlreadySubmitted:
             if self._ray.job(id) is None:
                 raise RayRefused("Ray says that it has the search, and does not show it") from None

@@ -128,10 +128,10 @@ class Project:
 
 @dataclass(frozen=True)
 class Policy:
-    """driver_cpu: CPUs that each active job's driver takes. now: seconds since the epoch."""
+    """driver: what each active job's driver takes. now: seconds since the epoch."""
 
     projects: Mapping[str, Project] = field(default_factory=dict)
-    driver_cpu: float = 0.0
+    driver: Resources = field(default_factory=dict)
     now: float = 0.0
 
     def project(self, name: str) -> Project:

@@ -63,11 +63,11 @@ class Facts:
         """Those that have workers, or are giving them back."""
         return self.asks[: len(self.active)]
 
-    def policy(self, driver_cpu: float, now: float) -> Policy:
+    def policy(self, driver: Resources, now: float) -> Policy:
         known = {
             row.name: Project(Quota(row.quota_workers, row.quota_gpus), row.weight) for row in self.projects
         }
-        return Policy(known, driver_cpu, now)
+        return Policy(known, driver, now)
 
 
 class Known:
@@ -170,30 +170,30 @@ def _active_ask(row: JobRow, places: Sequence[str]) -> Ask:
 def nodes_of(
     seen: Iterable[Mapping[str, Any]],
     asks: Sequence[Ask],
-    driver_cpu: float,
+    driver: Resources,
     ceiling: Sequence[Shape] = (),
     before: Resources | None = None,
 ) -> list[Node]:
     """seen: nodes as {id, alive, resources, used}. Those follow that the autoscaler could still add."""
     living = [node for node in seen if node["alive"]]
-    others = others_of(living, asks, driver_cpu, before or {})
+    others = others_of(living, asks, driver, before or {})
     nodes = [Node(node["id"], node["resources"], others.get(node["id"], {})) for node in living]
     return [*nodes, *addable(ceiling, nodes)]
 
 
-def ours_of(asks: Sequence[Ask], driver_cpu: float) -> dict[str, float]:
+def ours_of(asks: Sequence[Ask], driver: Resources) -> dict[str, float]:
     """What our jobs hold, drivers included."""
     ours: defaultdict[str, float] = defaultdict(float)
     for ask in asks:
         if ask.stage in (Stage.RUNNING, Stage.LEAVING):
-            ours["CPU"] += driver_cpu
-            for name, amount in ask.whole(max(ask.holds, ask.held + ask.spares)).items():
+            whole = ask.whole(max(ask.holds, ask.held + ask.spares))
+            for name, amount in (*driver.items(), *whole.items()):
                 ours[name] += amount
     return dict(ours)
 
 
 def others_of(
-    living: Sequence[Mapping[str, Any]], asks: Sequence[Ask], driver_cpu: float, before: Resources
+    living: Sequence[Mapping[str, Any]], asks: Sequence[Ask], driver: Resources, before: Resources
 ) -> dict[str, dict[str, float]]:
     """{node: {resource: what is used there by none of our jobs}}
 
@@ -201,7 +201,7 @@ def others_of(
     have said so: what is left when the first is taken off is divided as the second says. before: what they
     held a moment ago, and Ray may still show.
     """
-    ours = {name: max(amount, before.get(name, 0.0)) for name, amount in ours_of(asks, driver_cpu).items()}
+    ours = {name: max(amount, before.get(name, 0.0)) for name, amount in ours_of(asks, driver).items()}
     ours = {**before, **ours}
     there: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for ask in asks:
@@ -231,12 +231,12 @@ def plan_one(
     ask: Ask,
     facts: Facts,
     cluster: Mapping[str, Any] | None,
-    driver_cpu: float,
+    driver: Resources,
     breathe: Callable[[], None] = lambda: None,
 ) -> Answer:
     """What a job would get if it were submitted now. cluster: as the reconciler last saw it."""
     if cluster is None or not cluster["reachable"]:
         return ray_unreachable(cluster["detail"] if cluster else "nobody has looked yet")
     ceiling = [Shape.of(item) for item in cluster.get("capacity_max") or ()]
-    nodes = nodes_of(cluster["nodes"], facts.occupying, driver_cpu, ceiling)
-    return plan([*facts.asks, ask], nodes, facts.policy(driver_cpu, ask.since), breathe).answers[ask.id]
+    nodes = nodes_of(cluster["nodes"], facts.occupying, driver, ceiling)
+    return plan([*facts.asks, ask], nodes, facts.policy(driver, ask.since), breathe).answers[ask.id]

@@ -25,7 +25,7 @@ class Room:
 
     def __init__(self, nodes: Sequence[Node], policy: Policy, asks: Sequence[Ask]) -> None:
         self.nodes = nodes
-        self.driver = {"CPU": policy.driver_cpu} if policy.driver_cpu > 0 else {}
+        self.driver = policy.driver
         self._some_new = any(node.new for node in nodes)
         # others may leave: what they use is not there now, and is when it is asked what could ever run
         self.whole = [dict(node.resources) for node in nodes]
@@ -107,7 +107,7 @@ class Room:
             return 0
         if counts is None:
             return groups
-        rest = {**self.whole[at], "CPU": self.whole[at]["CPU"] - self.driver["CPU"]}
+        rest = {name: amount - self.driver.get(name, 0.0) for name, amount in self.whole[at].items()}
         return min(groups, sum(counts) - counts[at] + count(rest, ask.group))
 
     def _empty(self, group: Resources) -> list[int]:
