@@ -7,6 +7,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from elastrain.service.certificates import certificates, for_drivers
 from elastrain.service.changes import Changes
 from elastrain.service.clock import SystemClock
 from elastrain.service.control import Control
@@ -35,15 +36,17 @@ class Service:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError for storage that cannot be used, a bucket that does not exist, and a database
-        that is none or of a newer version; Unavailable for a database that is away."""
+        """Raises SettingsError for certificates or storage that cannot be used, a bucket that does not exist,
+        a database that is none or of a newer version; Unavailable for a database that is away."""
+        trusted = certificates(settings.ca_bundle) if settings.ca_bundle else None
+        for_drivers(settings.ca_bundle, settings.driver_url)  # said now rather than with the first job
         self._tracing = tracing = open_tracing()
         migrate(settings.database_url)
         self._store = Store(settings.database_url)
         storage = _opened(settings)
         _must_exist(storage)
         clock, changes, meters = SystemClock(), Changes(), Meters()
-        self._ray = ray = RayJobs(settings.ray_address, settings.ca_bundle)
+        self._ray = ray = RayJobs(settings.ray_address, trusted)
         self.control = Control(
             self._store,
             storage,

@@ -11,6 +11,7 @@ import secrets
 
 from elastrain.service import ids, outcomes, points, receipts, settle, sweeps
 from elastrain.service.auth import digest
+from elastrain.service.certificates import for_drivers
 from elastrain.service.changes import Changes
 from elastrain.service.clock import Clock
 from elastrain.service.jobs import Status
@@ -90,6 +91,8 @@ class Drivers:
             "ELASTRAIN_CLAIM": attempt.code,
             "ELASTRAIN_ATTEMPT": ids.tag(self._looker.installation, attempt.job, attempt.number),
         }
+        if known_by := for_drivers(self._settings.ca_bundle, self._settings.driver_url):
+            env["ELASTRAIN_CERTIFICATES"] = known_by
         # the name is for people: Ray's list of jobs shows the entrypoint, a job's page its metadata
         entrypoint = f"{self._settings.driver_python} -m elastrain.trainers.driver {row.name}"
         about = {"name": row.name, "project": row.project, "job": row.id, "attempt": str(attempt.number)}

@@ -6,6 +6,7 @@ Every call raises RayUnreachable if there is no answer to rely on: nothing may b
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,13 +84,14 @@ class Ray(Protocol):
 class RayJobs:
     """Thread-safe. address: of Ray's dashboard. The token is Ray's own (see `ray_token`)."""
 
-    def __init__(self, address: str, ca_bundle: str | None = None) -> None:
+    def __init__(self, address: str, certificates: str | None = None) -> None:
+        """certificates: in PEM, those to trust; None: as this machine does."""
         local = (urlsplit(address).hostname or "") in ("localhost", "127.0.0.1", "::1")
         self._http = httpx.Client(
             base_url=address,
             timeout=TIMEOUT,
             trust_env=not local,  # a proxy has no business between this machine and itself
-            verify=ca_bundle or True,
+            verify=ssl.create_default_context(cadata=certificates) if certificates else True,
         )
 
     def close(self) -> None:

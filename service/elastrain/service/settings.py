@@ -39,7 +39,7 @@ class Settings:
     storage_options: dict[str, str] = field(default_factory=dict)
     """Options of the object store, such as its endpoint (S3_ENDPOINT)."""
     ca_bundle: str | None = None
-    """File with the certificates to trust, in PEM (CA_BUNDLE)."""
+    """File with the certificates to trust, in PEM, also given to drivers for DRIVER_URL (CA_BUNDLE)."""
     driver_python: str = "python"
     """The Python that runs the driver on the cluster (DRIVER_PYTHON)."""
     driver_cpu: float = 0.0

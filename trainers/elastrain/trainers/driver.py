@@ -95,6 +95,7 @@ class Driver:
             on_superseded=lambda: self._end("cancelled", "another attempt has taken over"),
             spool=Spool(self._storage, self._ticket.job, self._ticket.attempt),
             find_service=partial(look_up, self._storage, self._ticket.job),
+            certificates=self._ticket.certificates,
         )
         reporter.start(int(self._claim.desired["version"]))
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from elastrain.trainers.launching.sweep import TAG
-from elastrain.trainers.reporting.retrying import is_loopback, retry_waits
+from elastrain.trainers.reporting.retrying import is_loopback, retry_waits, trusted
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Ticket:
     attempt: int
     code: str
     tag: str = ""  # of all processes of this attempt, see sweep.py
+    certificates: str = ""  # by which the service is known, in PEM; none: those that this machine trusts
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Ticket:
@@ -50,6 +51,7 @@ class Ticket:
                 int(env["ELASTRAIN_ATTEMPT_NUMBER"]),
                 env["ELASTRAIN_CLAIM"],
                 env[TAG],
+                env.get("ELASTRAIN_CERTIFICATES", ""),
             )
         except (KeyError, ValueError) as error:
             raise Refused(f"drivers are started by the service; this one has no {error}") from error
@@ -85,7 +87,11 @@ def claim(
     }
     deadline = time.monotonic() + give_up_s
     with httpx.Client(
-        base_url=ticket.url, timeout=15.0, trust_env=not is_loopback(ticket.url), transport=transport
+        base_url=ticket.url,
+        timeout=15.0,
+        trust_env=not is_loopback(ticket.url),
+        transport=transport,
+        verify=trusted(ticket.certificates),
     ) as http:
         for wait_s in retry_waits():
             answer = _ask(http, body)

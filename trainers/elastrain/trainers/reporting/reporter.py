@@ -25,7 +25,7 @@ import httpx
 
 from elastrain.trainers.reporting.desired import POLL_S, poll
 from elastrain.trainers.reporting.fact_buffer import Buffer, Encoded, Fact, encode
-from elastrain.trainers.reporting.retrying import is_loopback, retry_waits
+from elastrain.trainers.reporting.retrying import is_loopback, retry_waits, trusted
 from elastrain.trainers.reporting.spool import Segment, Spool, body
 from elastrain.trainers.storage import StorageError
 
@@ -55,8 +55,9 @@ class Reporter:
         spool: Spool | None = None,
         find_service: Callable[[], str | None] = lambda: None,
         transport: httpx.AsyncBaseTransport | None = None,
+        certificates: str = "",
     ) -> None:
-        """url: the service's address, such as http://127.0.0.1:8000. The callbacks run in the event loop, but
+        """url: the service's address, such as http://127.0.0.1:8000. certificates: see `trusted`. The callbacks run in the event loop, but
         find_service, which blocks: it looks up where the service has moved to."""
         self._attempt = attempt
         self._on_desired, self._on_superseded = on_desired, on_superseded
@@ -78,6 +79,7 @@ class Reporter:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(15.0, read=POLL_S + 15.0),
             trust_env=not is_loopback(url),  # a proxy for the internet has no business on this machine
+            verify=trusted(certificates),
             transport=transport,
         )
 

@@ -1,8 +1,9 @@
-"""How the driver's calls to the service are repeated."""
+"""How the driver's calls to the service are repeated, and whom they trust."""
 
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -15,6 +16,12 @@ def retry_waits() -> Iterator[float]:
     while True:
         yield wait_s * random.uniform(0.7, 1.3)
         wait_s = min(2 * wait_s, LAST_RETRY_S)
+
+
+def trusted(certificates: str) -> ssl.SSLContext | bool:
+    """Whom to believe that he is the service: who shows one of these certificates (PEM), or has it from one;
+    without any, whom this machine trusts. For httpx's `verify`. Raises ssl.SSLError for text that is none."""
+    return ssl.create_default_context(cadata=certificates) if certificates else True
 
 
 def is_loopback(url: str) -> bool:
