@@ -10,6 +10,7 @@ from typing import Any
 
 from elastrain.service.auth import Actor
 from elastrain.service.changes import Changes
+from elastrain.service.cluster_check import ours
 from elastrain.service.control import Control
 from elastrain.service.meters import Meters
 from elastrain.service.migrations import migrate
@@ -60,6 +61,8 @@ class FakeRay:
         self.searches: list[Launch] = []
         self.finds: list[str] = []  # what the next searches print; then: that nothing is left
         self.printed: dict[str, str] = {}
+        self.checks: dict[str, Launch] = {}  # of the cluster, by their ids; what each finds:
+        self.installed: dict[str, Any] = {**ours(), "ray": "2.60.0", "torch": "2.13.0"}
 
     def version(self) -> str:
         self._reached()
@@ -80,6 +83,8 @@ class FakeRay:
 
     def job(self, submission_id: str) -> RayJob | None:
         self._reached()
+        if submission_id in self.checks:
+            return RayJob(submission_id, "SUCCEEDED", "")
         return self.known.get(submission_id)
 
     def submit(self, launch: Launch) -> None:
@@ -90,6 +95,9 @@ class FakeRay:
             raise RayRefused("Ray did not take the driver (500): no available agent")
         if "ray_sweep" in launch.entrypoint:
             self._search(launch)
+            return
+        if "cluster_check" in launch.entrypoint:
+            self.checks[launch.submission_id] = launch
             return
         self.launches.append(launch)
         self.set(launch.submission_id, "RUNNING")
@@ -103,6 +111,8 @@ class FakeRay:
 
     def logs(self, submission_id: str) -> str:
         self._reached()
+        if submission_id in self.checks:
+            return f"ELASTRAIN-CLUSTER {json.dumps(self.installed)}"
         return self.printed.get(submission_id, "")
 
     def stop(self, submission_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Farm:
         self.nodes.append(Raylet(self.house.home))
         return self.nodes[-1].joined()
 
-    def submit(self, most: int) -> Watched:
+    def submit(self, most: int, *more: str) -> Watched:
         """A job for up to so many workers, slow until `release`."""
         spec = {"brake": str(self.brake), "sleep_s": 0.05, "channels": 8, "hidden": 32}
         overrides = [
@@ -46,6 +47,7 @@ class Farm:
             "batch.microbatch=64",
             "checkpoint.every_steps=300",
             "evaluate.every_steps=null",
+            *more,
         ]
         return Watched(self.house.client.submit(DIGITS, working_dir=CODE, overrides=overrides))
 
@@ -142,6 +144,37 @@ def test_ray_shows_a_job_by_its_name_and_with_its_numbers(farm: Farm) -> None:
         "ray_elastrain_job_pauses_total",
     }
     run.job.cancel().wait(60)
+
+
+def test_what_the_claim_gives_for_workers_reaches_the_users_code_and_is_nowhere_in_ray(farm: Farm) -> None:
+    """Secrets will go the same way: Ray shows environments and logs to whoever may call its API."""
+    canary = secrets.token_hex(20)
+    farm.brake.touch()
+    run = farm.submit(1, f"env={{CANARY: '{canary}'}}")
+    run.at_step(5)
+    said = eventually(lambda: next((w for w in run.job.workers() if w["state"] == "active"), None))["id"]
+    wanted = "the canary has 40 letters"
+    eventually(lambda: wanted in farm.house.cli("logs", run.job.id, "--worker", said).stdout)
+    ray = run.job.refresh().data["links"]["ray_dashboard"].partition("/#/")[0]
+    token = (farm.house.home / "ray-token").read_text().strip()
+    lists = ("actors", "tasks", "workers", "jobs", "nodes", "runtime_envs", "placement_groups", "objects")
+    paths = ["/api/jobs/", "/api/train/v2/runs/v1", *(f"/api/v0/{of}?detail=1&limit=10000" for of in lists)]
+    with httpx.Client(base_url=ray, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http:
+        shown = {path: http.get(path, timeout=30).raise_for_status().text for path in paths}
+    assert run.job.id in shown["/api/jobs/"] and run.job.id in shown["/api/v0/actors?detail=1&limit=10000"]
+    assert [path for path, text in shown.items() if canary in text] == []
+    folder = Path(json.loads((farm.house.home / "ray.json").read_text())["temp_dir"])
+    logs = [file for file in folder.glob("session_*/logs/**/*") if file.is_file()]
+    assert len(logs) > 5 and [file for file in logs if canary.encode() in file.read_bytes()] == []
+    farm.brake.unlink()
+    run.job.cancel().wait(60)
+
+
+def test_the_cluster_was_looked_at_and_the_doctor_finds_nothing_wrong(farm: Farm) -> None:
+    eventually(lambda: farm.house.client.cluster()["check"])
+    found = farm.house.cli("doctor")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "torch 2" in found.stdout and "WRONG" not in found.stdout
 
 
 def numbers(port: int, job: str) -> dict[str, str]:

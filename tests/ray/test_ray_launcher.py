@@ -41,7 +41,7 @@ WELCOME = {
     "storage_url": "memory://",
     "storage_options": {},
     "package": None,
-    "env": {},
+    "env": {"CANARY": "the-canary"},
 }
 
 
@@ -138,6 +138,9 @@ def launched(
     connected: None, tmp_path_factory: pytest.TempPathFactory, coordinator: Coordinator
 ) -> Iterator[Launched]:
     """One launcher for all tests, as an attempt has one; each test has groups of its own."""
+    from elastrain.trainers.launching import ray_launcher
+
+    ray_launcher.KNOBS["RAY_TRAIN_ENABLE_STATE_TRACKING"] = "1"  # else Ray Train tells nobody of its runs
     launched = Launched(tmp_path_factory.mktemp("store"), coordinator)
     yield launched
     launched.launcher.close()
@@ -258,7 +261,7 @@ def test_a_group_that_no_node_can_hold_says_what_it_needs(
     launched.launcher.close()
 
 
-def test_the_key_of_the_attempt_is_nowhere_in_ray(launched: Launched, ray_head: Any) -> None:
+def test_the_key_of_the_attempt_and_what_workers_are_given_in_secret_are_nowhere_in_ray(launched: Launched, ray_head: Any) -> None:
     import httpx
 
     launched.start("g10", "w11")
@@ -267,12 +270,16 @@ def test_the_key_of_the_attempt_is_nowhere_in_ray(launched: Launched, ray_head: 
     with httpx.Client(
         base_url=ray_head.address, headers={"Authorization": f"Bearer {token}"}, trust_env=False
     ) as http:
-        paths = ["/api/jobs/", *(f"/api/v0/{what}?detail=1" for what in ("actors", "tasks", "workers"))]
-        for path in paths:
-            assert "the-key" not in http.get(path).raise_for_status().text
+        lists = ("actors", "tasks", "workers", "nodes", "objects", "runtime_envs", "placement_groups")
+        train = "/api/train/v2/runs/v1"
+        for path in ("/api/jobs/", train, *(f"/api/v0/{what}?detail=1&limit=10000" for what in lists)):
+            shown = http.get(path).raise_for_status().text
+            assert "the-key" not in shown and "the-canary" not in shown, path
+            assert path != train or JOB in shown, "what Ray Train knows of our runs is in it"
     logs = Path(json.loads((ray_head.log_file.parent.parent / "ray.json").read_text())["temp_dir"])
     for file in logs.glob("session_*/logs/**/*"):
-        assert not file.is_file() or b"the-key" not in file.read_bytes(), file
+        text = file.read_bytes() if file.is_file() else b""
+        assert b"the-key" not in text and b"the-canary" not in text, file
 
 
 @pytest.fixture(scope="module")

@@ -162,6 +162,11 @@ class Client:
         found: dict[str, str] = self.http.json("GET", "/v1/version")
         return found
 
+    def ready(self) -> dict[str, Any]:
+        """`{ready, checks: {name: {ok, detail, age_s}}}`: whether jobs can run, and if not, why."""
+        found: dict[str, Any] = self.http.json("GET", "/readyz", also=(503,))
+        return found
+
     def me(self) -> dict[str, Any]:
         """Whose token this is."""
         found: dict[str, Any] = self.http.json("GET", "/v1/me")

@@ -56,12 +56,14 @@ class Http:
         *,
         body: Callable[[], Any] | None = None,
         within_s: float | None = None,
+        also: tuple[int, ...] = (),
         **request: Any,
     ) -> httpx.Response:
         """A whole response; `body` makes a fresh request body for each try. Raises as the class says.
 
         All tries of a POST have one key: whichever of them the service hears first is the only one. What a
         DELETE no longer finds once an answer to it was lost is deleted. within_s: no more tries after that.
+        also: statuses that are answers, beside the good ones.
         """
         lost, until = False, None if within_s is None else time.monotonic() + within_s
         if method == "POST":
@@ -73,7 +75,7 @@ class Http:
             try:
                 content = {} if body is None else {"content": body()}
                 reply = self._client.request(method, path, **content, **request)
-                if lost and method == "DELETE" and reply.status_code == 404:
+                if reply.status_code in also or (lost and method == "DELETE" and reply.status_code == 404):
                     return reply
                 return self._checked(reply)
             except Unreachable:

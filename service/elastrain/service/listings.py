@@ -9,6 +9,7 @@ from elastrain.service import views
 from elastrain.service.auth import Actor
 from elastrain.service.casts import MAX_INT
 from elastrain.service.clock import rfc3339
+from elastrain.service.cluster_check import FACT
 from elastrain.service.errors import Invalid, NotFound
 from elastrain.service.finding import find
 from elastrain.service.jobs import ENDED, Status
@@ -98,11 +99,15 @@ class Listings:
 
     def cluster(self) -> Json:
         with self._store.read() as tx:
-            seen = installation.read(tx, "cluster")
+            seen, checked = installation.read(tx, "cluster"), installation.read(tx, FACT)
+        check = None if checked is None else {"at": rfc3339(checked[0]), **checked[1]}
+        if check is not None:
+            del check["mark"]
         if seen is None:
             detail = "The reconciler has not looked at Ray yet"
-            return {"nodes": [], "capacity_max": None, "reachable": False, "detail": detail, "at": None}
-        return {"capacity_max": None, **seen[1], "at": rfc3339(seen[0])}
+            found = {"nodes": [], "capacity_max": None, "reachable": False, "detail": detail, "at": None}
+            return {**found, "check": check}
+        return {"capacity_max": None, **seen[1], "at": rfc3339(seen[0]), "check": check}
 
     def counts(self) -> dict[str, int]:
         with self._store.read() as tx:

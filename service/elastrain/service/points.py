@@ -28,6 +28,8 @@ INNER = (
     "a kept segment is taken in",
     "a driver is told where we are",
     "the address is noted",
+    "the check is asked for",  # of the cluster
+    "the check is noted",
     "the beat is noted",
 )
 ACTS = [action for action in Action if action is not Action.NOTHING]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -9,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from elastrain.service.clock import Clock
-from elastrain.service.errors import ServiceError
+from elastrain.service.cluster_check import FACT
+from elastrain.service.errors import ServiceError, Unavailable
 from elastrain.service.pace import Troubles
 from elastrain.service.store import Store, installation
 from elastrain.trainers.storage import Storage
@@ -69,7 +71,13 @@ class Readiness:
         return "takes writes"
 
     def _reach_ray(self) -> str:
-        return f"Ray {self._ping_ray()}"
+        """It is there, and nothing was found on it that is not as it should be."""
+        found, checked = f"Ray {self._ping_ray()}", None
+        with contextlib.suppress(Unavailable), self._store.read() as tx:  # which has a check of its own
+            checked = installation.read(tx, FACT)
+        if checked is not None and (differ := checked[1]["differences"]):
+            raise RuntimeError(f"{found}; {'; '.join(differ)}")
+        return found
 
     def _heartbeat(self) -> str:
         with self._store.read() as tx:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from elastrain.service import points
 from elastrain.service.changes import RECONCILER, Changes
 from elastrain.service.clock import Clock
+from elastrain.service.cluster_check import ClusterCheck
 from elastrain.service.decide import STOP_AGAIN_S, Action, Decision, Limits, decide, open_attempt
 from elastrain.service.drivers import Drivers
 from elastrain.service.errors import Unavailable
@@ -67,7 +68,7 @@ class Reconciler:
         """jumps: by how many seconds the clock was set since it was asked last."""
         self._store = store
         self._ray = ray
-        self._clock = clock
+        self._clock, self._capacity_max = clock, settings.capacity_max
         self._changes = changes
         self._meters = meters = meters or Meters()
         self._tracing = tracing
@@ -82,9 +83,9 @@ class Reconciler:
         self._outage = Outage(store, clock, changes)
         self._timeouts = Timeouts(store, clock, changes)
         self._set_clock = SetClock(store, clock, jumps)
-        self._ceiling = settings.capacity_max
-        self._strays = Pace(clock, STOP_AGAIN_S)
         self._troubles = Troubles()
+        self._check = ClusterCheck(store, ray, self._looker, settings, clock, self._troubles)
+        self._strays = Pace(clock, STOP_AGAIN_S)
         self._beat_at, self._beat_error = float("-inf"), ""
         self._whole = True  # the round before was made to its end
         self.admitting = True
@@ -112,8 +113,7 @@ class Reconciler:
             self._changes.wait(RECONCILER, seen, ROUND_S)
 
     def round(self) -> None:
-        """Everything once, unless another process leads. Raises what the store raises; Ray and the object
-        storage may be away."""
+        """Everything once, unless another process leads. Raises what the store raises; Ray may be away."""
         whole, self._whole = self._whole, False
         leads = self._store.leads()
         self._meters.leads.set(leads)
@@ -165,6 +165,7 @@ class Reconciler:
         self._stop_strays(look, {(a.job, a.number) for a in open_attempts if a.has_driver})
         if look.storage_error is None:
             self._troubles.over("the object storage")
+        self._check.round(look)
         self._beat(look)
 
     # -- one job
@@ -230,7 +231,7 @@ class Reconciler:
             self._changes.tell(job)
 
     def _act(self, row: JobRow, attempt: AttemptRow | None, decision: Decision) -> bool:
-        """Do it; True if the job should be looked at once more in this round."""
+        """True if the job should be looked at once more in this round."""
         points.reach(f"before {decision.action}")
         with self._tracing.span(str(decision.action), job=row.id, why=decision.why):
             again = self._do(row, attempt, decision)
@@ -291,7 +292,7 @@ class Reconciler:
             installation.write(tx, "reconciler", True, now)
             nodes = [node.view() for node in look.nodes]
             seen = {"nodes": nodes, "reachable": look.error is None, "detail": look.error}
-            seen["capacity_max"] = [shape.view() for shape in self._ceiling] or None
+            seen["capacity_max"] = [shape.view() for shape in self._capacity_max] or None
             if look.error is not None and (before := installation.read(tx, "cluster")):
                 seen["nodes"] = before[1]["nodes"]  # the last that was known
             installation.write(tx, "cluster", seen, now)

@@ -2,7 +2,18 @@
 
 import typer
 
-from elastrain.api.cli import actions, checkpoints, cluster, curves, feeds, jobs, local, projects, watch
+from elastrain.api.cli import (
+    actions,
+    checkpoints,
+    cluster,
+    curves,
+    doctor,
+    feeds,
+    jobs,
+    local,
+    projects,
+    watch,
+)
 from elastrain.api.cli.failures import guarded
 
 EXIT_CODES = (
@@ -18,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (local, jobs, actions, watch, feeds, curves, checkpoints, cluster, projects):
+for part in (local, jobs, actions, watch, feeds, curves, checkpoints, cluster, doctor, projects):
     for command in part.COMMANDS:
         app.command()(guarded(command))
 app.add_typer(projects.app)

@@ -70,6 +70,40 @@ class Node(BaseModel):
     used: dict[str, float]
 
 
+class Found(BaseModel):
+    python: str | None
+    elastrain: str | None
+    ray: str | None
+    torch: str | None
+    storage: str | None = Field(description="null: it takes writes from there; else why not.")
+    service: str | None = Field(description="null: drivers reach it; else why not.")
+
+
+CHECK = {
+    "at": AT,
+    "found": {
+        "python": "3.11.2",
+        "elastrain": "0.1.0",
+        "ray": "2.60.0",
+        "torch": "2.13.0",
+        "storage": None,
+        "service": None,
+    },
+    "differences": [],
+    "detail": None,
+}
+
+
+class ClusterChecked(BaseModel):
+    """What a tiny Ray Job saw on the cluster; made once, by each version of the service."""
+
+    model_config = example(CHECK)
+    at: str | None
+    found: Found | None
+    differences: list[str] = Field(description="In what it is not as it should be, in a sentence each.")
+    detail: str | None = Field(description="Why nothing was found.")
+
+
 class Cluster(BaseModel):
     model_config = example(
         {
@@ -78,6 +112,7 @@ class Cluster(BaseModel):
             "reachable": True,
             "detail": None,
             "at": AT,
+            "check": CHECK,
         }
     )
     nodes: list[Node]
@@ -85,6 +120,7 @@ class Cluster(BaseModel):
     reachable: bool = Field(description="Whether Ray answered when it was last asked.")
     detail: str | None
     at: str | None = Field(description="When it was last asked.")
+    check: ClusterChecked | None = Field(description="null: it was not made yet.")
 
 
 class Version(BaseModel):
