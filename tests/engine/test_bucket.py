@@ -51,6 +51,8 @@ def test_a_rank_that_cannot_save_costs_that_checkpoint_and_nothing_else(
     assert "AccessDenied" in failed[0] and KEY in failed[0] and SECRET not in str(done.facts)
     assert saved(done)[-1] == 60
     assert done.attempt.checkpoints.steps() == sorted(set(saved(done)))[-3:]
+    tried = [path for method, path in door.seen if method == "PUT" and "/attempts/1/workers/" in path]
+    assert {path.rpartition("/")[2] for path in tried} == {"w0", "w1"}, "each has tried whether it may write"
     assert all(path.strip("/").count("/") > 0 for method, path in door.seen if method == "PUT")
 
 

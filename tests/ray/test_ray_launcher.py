@@ -261,7 +261,9 @@ def test_a_group_that_no_node_can_hold_says_what_it_needs(
     launched.launcher.close()
 
 
-def test_the_key_of_the_attempt_and_what_workers_are_given_in_secret_are_nowhere_in_ray(launched: Launched, ray_head: Any) -> None:
+def test_the_key_of_the_attempt_and_what_workers_are_given_in_secret_are_nowhere_in_ray(
+    launched: Launched, ray_head: Any
+) -> None:
     import httpx
 
     launched.start("g10", "w11")

@@ -37,7 +37,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        body = json.dumps({"protocol": 1, "token": "t", "spec": {}, "storage_url": "", "desired": {}}).encode()
+        granted = {"protocol": 1, "token": "t", "spec": {}, "storage_url": "", "desired": {}}
+        body = json.dumps(granted).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -25,7 +25,7 @@ def certificates(file: str) -> str:
     try:
         ssl.create_default_context(cadata=text)
     except ssl.SSLError as error:
-        raise SettingsError(f"ELASTRAIN_CA_BUNDLE={file!r} holds a certificate that is none: {error}") from None
+        raise SettingsError(f"ELASTRAIN_CA_BUNDLE={file!r} holds none that is sound: {error}") from None
     return text
 
 

@@ -112,7 +112,8 @@ def differences(found: Mapping[str, Any], here: Mapping[str, str]) -> list[str]:
     if _minor(found.get("python")) != _minor(here["python"]):
         told.append(f"Python is {found.get('python')} on the cluster and {here['python']} here")
     if found.get("elastrain") != here["elastrain"]:
-        told.append(f"elastrain is {_named(found.get('elastrain'))} on the cluster and {here['elastrain']} here")
+        there = _named(found.get("elastrain"))
+        told.append(f"elastrain is {there} on the cluster and {here['elastrain']} here")
     if not str(found.get("ray")).startswith(RAY):
         told.append(f"Ray is {_named(found.get('ray'))} on the cluster, and this version is made for {RAY}x")
     if found.get("torch") is None:

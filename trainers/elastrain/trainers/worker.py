@@ -29,6 +29,7 @@ from elastrain.trainers.strategies.serving import ServingTrainer
 from elastrain.trainers.task import Task, load_task
 from elastrain.trainers.training import code, sigterm
 from elastrain.trainers.training.faults import UserFault, blamed_on_user
+from elastrain.trainers.training.first_put import try_in_background
 from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
 from elastrain.trainers.training.session import Dismissed, Session
@@ -57,6 +58,8 @@ def main(start: WorkerStart, node: str | None = None) -> int:
             address = {**address, "shards": addresses[1:]}
         welcome = shards.agree(lambda: session.register(node or session.host, address))
         session.storage = open_storage(welcome["storage_url"], welcome["storage_options"])
+        if shards.lead:
+            try_in_background(session.storage, start)
         try:
             trainer = prepare(session, welcome, hub, addresses[0])
         except UserFault as error:

@@ -1,4 +1,4 @@
-"""A look at a cluster from inside, before the first job: what is installed, and what can be reached from there.
+"""A look at a cluster from inside, before the first job: what is installed, what can be reached from there.
 
     python -m elastrain.trainers.launching.cluster_check
 
