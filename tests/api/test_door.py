@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 from typing import Any
 
 import httpx
@@ -97,6 +98,26 @@ def test_a_viewer_reads_and_changes_nothing(http: httpx.Client, live: Live, life
         http.put(f"/v1/packages/{'0' * 64}", content=b"zip", headers=viewer),
     ):
         assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("storage_url", "storage", "data", "dataset", "driver_url"),  # fields that there are not
+        *("code", "resume_from", "image", "task"),  # and some that name something else
+    ],
+)
+@pytest.mark.parametrize("address", ["http://127.0.0.1:{port}/", "file:///etc/passwd", "//127.0.0.1:{port}"])
+def test_no_address_in_a_spec_is_taken_and_nothing_calls_it(
+    http: httpx.Client, where: str, address: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as canary:
+        canary.setblocking(False)
+        spec = {**SPEC, where: address.format(port=canary.getsockname()[1])}
+        for reply in (http.post("/v1/jobs", json=spec), http.post("/v1/jobs?dry_run=true", json=spec)):
+            assert 400 <= reply.status_code < 500 and "root:" not in reply.text
+        with pytest.raises(BlockingIOError):
+            canary.accept()
 
 
 def test_the_landing_page_and_health_are_open_and_name_nobody(live: Live) -> None:
