@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from typing import Any
 
+from elastrain.service.account import account, advice
 from elastrain.service.clock import Clock, rfc3339
-from elastrain.service.jobs import Reason, Status, allowed_actions
+from elastrain.service.jobs import ENDED, Reason, Status, allowed_actions
 from elastrain.service.retention import Retention
 from elastrain.service.scheduling.asks import STRANGER
 from elastrain.service.store import Tx, attempts, fresh, jobs, leftovers, metrics, plans, queued
@@ -179,6 +180,7 @@ def version() -> Json:
 
 
 def _core(row: JobRow, queue: Queue | None, history: Sequence[TransitionRow]) -> Json:
+    alive = row.status not in ENDED
     return {
         "id": row.id,
         "name": row.name,
@@ -208,8 +210,8 @@ def _core(row: JobRow, queue: Queue | None, history: Sequence[TransitionRow]) ->
         },
         "scaling": [[int(workers), speed] for workers, (speed, _) in _measured(row)],
         "warnings": row.warnings,
-        "advice": [],
-        "account": {},
+        "advice": advice(row.curve["points"], row.workers_max) if row.curve and alive else [],
+        "account": account(history),
         "created_by": row.created_by,
         "counters": {
             "attempts": row.attempts_made,

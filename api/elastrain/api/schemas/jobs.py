@@ -87,7 +87,7 @@ JOB: dict[str, Any] = {
     "scaling": [[1, 251.3], [2, 486.2]],
     "warnings": [],
     "advice": [],
-    "account": {},
+    "account": {"queued_s": 2.1, "starting_s": 4.8},
     "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
     "links": {"ray_dashboard": None, "ray_actors": None, "ray_metrics": None},
     "receipt": None,
@@ -127,8 +127,8 @@ class Job(BaseModel):
         description="Measured speed: pairs of workers and samples per second; spare workers go by it."
     )
     warnings: list[Any]
-    advice: list[Any]
-    account: dict[str, Any]
+    advice: list[str] = Field(description="What its own measurements advise, for people.")
+    account: dict[str, float] = Field(description="Seconds in each status, up to `since`.")
     counters: Counters
     links: dict[str, str | None]
     receipt: Receipt | None = Field(description="Of the newest attempt, once it is over.")
