@@ -314,6 +314,28 @@ def test_the_servers_of_a_job_are_counted_from_its_start_to_its_end(world: World
     assert world.status(small) == "starting"
 
 
+def test_memory_and_custom_resources_are_counted_and_named(world: World) -> None:
+    world.ray.cluster[:] = [
+        RayNode("n1", True, {"CPU": 8.0, "memory": 4.0 * 2**30}, {}),
+        RayNode("n2", True, {"CPU": 8.0, "memory": 4.0 * 2**30, "licence": 1.0}, {}),
+    ]
+    heavy = {"min": 1, "max": 4}, {"memory": "3Gi"}
+    ids = [world.submit(name=f"n{i}", workers=heavy[0], resources=heavy[1]) for i in range(2)]
+    licensed = [
+        world.submit(name=f"l{i}", workers={"min": 1, "max": 1}, resources={"custom": {"licence": 1}})
+        for i in range(2)
+    ]
+    world.round()
+    assert [target(world, id) for id in ids] == [1, 1], "there are cores for four, and memory for one on each"
+    assert [world.status(id) for id in licensed] == ["starting", "queued"]
+    said = world.job(licensed[1])["queue"]
+    assert "with 1 CPU, 1 licence each" in said["blocked_by"] and said["short_of"] == {"workers": 1}
+    world.submit(name="huge", resources={"memory": "64Gi"})
+    world.round()
+    huge = world.control.list_jobs(actor=ADMIN)["items"][0]
+    assert huge["reason"] == "does_not_fit" and "64 GiB of memory" in huge["message"]
+
+
 def test_no_sentence_names_a_job_of_another_project(world: World) -> None:
     """Neither to those who wait, nor to those who give something up; who owns both is told."""
     theirs, driver = world.running(name="theirs", project="vision", workers={"min": 1, "max": 2})

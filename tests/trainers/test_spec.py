@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from elastrain.trainers.spec import JobSpec, SpecError, amended, parse_spec, spec_digest, warnings
+from elastrain.trainers.spec import (
+    JobSpec,
+    SpecError,
+    amended,
+    parse_spec,
+    spec_digest,
+    warnings,
+    worker_takes,
+)
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 MINIMAL: dict[str, Any] = {"name": "digits", "task": "a.b:C", "epochs": 5}
@@ -112,6 +120,16 @@ def test_a_spec_cannot_be_changed() -> None:
 def test_microbatches_and_threads_follow_from_the_spec() -> None:
     assert spec(batch={"size": 64, "microbatch": 8}).microbatches == 8
     assert [spec(resources={"cpu": cpu}).threads for cpu in (0.5, 1, 1.9, 2, 3)] == [1, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    [(1000, 1000), ("1000", 1000), ("8Gi", 8 * 2**30), ("1.5 Gi", 3 * 2**29), ("2k", 2000), ("1T", 10**12)],
+)
+def test_memory_is_read_as_people_write_it(memory: int | str, size: int) -> None:
+    asked = spec(resources={"cpu": 2, "memory": memory, "custom": {"licence": 1}}).resources
+    takes = worker_takes(asked.model_dump())
+    assert takes == {"CPU": 2.0, "GPU": 0.0, "memory": float(size), "licence": 1.0}
 
 
 def test_a_bare_name_stands_for_the_thing_with_its_defaults() -> None:

@@ -26,7 +26,7 @@ from elastrain.service.scheduling.plan import plan
 from elastrain.service.store import Tx, attempts, jobs, plans, projects, queued, training
 from elastrain.service.store.plans import PlanRow
 from elastrain.service.store.rows import JobRow, ProjectRow, WaitingRow
-from elastrain.trainers.spec import SERVER_CPU
+from elastrain.trainers.spec import SERVER_CPU, worker_takes
 
 # jobs that are gone through without a pause where little is done with each
 MANY = 1000
@@ -128,7 +128,7 @@ def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
         min=workers["min"],
         max=workers["max"],
         per_group=workers["per_group"],
-        worker={"CPU": float(wants["cpu"]), "GPU": float(wants["gpu"])},
+        worker=worker_takes(wants),
         spares=workers.get("spares", 0),
         servers=int(strategy.get("servers", 0)),
         server={"CPU": server_cpu} if server_cpu > 0 else {},

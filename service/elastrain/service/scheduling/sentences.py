@@ -15,10 +15,14 @@ NAMED = 3
 def needs(ask: Ask) -> str:
     """Such as `at least 2 workers with 1 CPU each`."""
     plural = "worker" if ask.min == 1 else "workers"
-    each = ", ".join(f"{amount:g} {name}" for name, amount in ask.worker.items() if amount > 0)
+    each = ", ".join(_amount(name, amount) for name, amount in ask.worker.items() if amount > 0)
     shape = f" in groups of {ask.per_group} on one node" if ask.per_group > 1 else ""
     beside = f" and {ask.spares} spare{'s' if ask.spares > 1 else ''}" if ask.spares else ""
     return f"at least {ask.min} {plural}{beside} with {each} each{shape}{_servers(ask)}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.3g} GiB of memory" if name == "memory" else f"{amount:g} {name}"
 
 
 def _servers(ask: Ask) -> str:

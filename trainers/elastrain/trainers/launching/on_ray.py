@@ -10,7 +10,7 @@ from elastrain.trainers.launching.ray_launcher import RayLauncher
 from elastrain.trainers.launching.ray_metrics import JobMetrics
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.reporting.claim import Claim, Ticket
-from elastrain.trainers.spec import JobSpec
+from elastrain.trainers.spec import JobSpec, worker_takes
 
 
 def connect() -> str:
@@ -29,12 +29,13 @@ class OnRay:
     def launcher(self, spec: JobSpec, said: Callable[[Json], None]) -> RayLauncher:
         """said: takes log facts, from threads of the launcher."""
         self._metrics = JobMetrics(spec, self._ticket.job)
+        takes = worker_takes(spec.resources.model_dump())
         return RayLauncher(
             self._ticket.job,
             self._ticket.attempt,
             title=spec.name,
             tag=self._ticket.tag,
-            resources={"CPU": spec.resources.cpu},
+            resources={name: amount for name, amount in takes.items() if amount > 0},
             labels=spec.resources.labels,
             storage_url=self._granted.storage_url,
             storage_options=self._granted.storage_options,

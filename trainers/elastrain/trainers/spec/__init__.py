@@ -11,6 +11,7 @@ from elastrain.trainers.spec.optimizers import (
     RMSpropSpec,
     SGDSpec,
 )
+from elastrain.trainers.spec.resources import worker_takes
 from elastrain.trainers.spec.source import OUT_OF_ORDER, Source, model_only, moved, place
 from elastrain.trainers.spec.strategies import SERVER_CPU, asynchronous
 
@@ -34,4 +35,5 @@ __all__ = [
     "place",
     "spec_digest",
     "warnings",
+    "worker_takes",
 ]

@@ -17,7 +17,6 @@ from elastrain.trainers.spec.errors import FieldError, SpecError, translate
 from elastrain.trainers.spec.fields import (
     Amount,
     Argument,
-    Cores,
     Count,
     EnvName,
     EnvValue,
@@ -36,6 +35,7 @@ from elastrain.trainers.spec.optimizers import (
     AdamSpec,
     Optimizer,
 )
+from elastrain.trainers.spec.resources import Resources
 from elastrain.trainers.spec.size import too_much
 from elastrain.trainers.spec.stability import LossSpike, NonFinite, Watch, decisive
 from elastrain.trainers.spec.strategies import AllReduce, Compression, Strategy, Uncompressed
@@ -60,19 +60,6 @@ class Batch(Section):
     microbatch: Amount = Field(
         default=32, description="Samples in a microbatch, the unit of work; divides size."
     )
-
-
-class Resources(Section):
-    """What each worker gets."""
-
-    cpu: Cores = Field(
-        default=1.0, description="CPU cores; also the number of threads, rounded down, at least 1."
-    )
-    gpu: Count = Field(default=0, description="GPUs; 1 picks CUDA and NCCL.")
-    memory: Amount | str | None = Field(default=None, description="Memory, in bytes or as in 8Gi.")
-    accelerator: str | None = Field(default=None, description="Kind of accelerator.")
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, description="Node labels to match.")
-    custom: dict[str, Positive] = Field(default_factory=dict, description="Custom Ray resources.")
 
 
 class Best(Section):
