@@ -336,6 +336,27 @@ def test_memory_and_custom_resources_are_counted_and_named(world: World) -> None
     assert huge["reason"] == "does_not_fit" and "64 GiB of memory" in huge["message"]
 
 
+def test_a_job_waits_for_a_node_with_the_label_that_it_asks_for_and_others_do_not(world: World) -> None:
+    world.ray.cluster[:] = [
+        RayNode("n1", True, {"CPU": 4.0}, {}, {"zone": "a"}),
+        RayNode("n2", True, {"CPU": 2.0}, {}, {"zone": "b"}),
+    ]
+    in_b = {"workers": {"min": 1, "max": 4}, "resources": {"labels": {"zone": "b"}}}
+    first, second = (world.submit(name=name, **in_b) for name in ("first", "second"))
+    third = world.submit(name="third", **in_b)
+    nowhere = world.submit(name="nowhere", resources={"labels": {"zone": "c"}})
+    world.round()
+    assert [target(world, id) for id in (first, second)] == [1, 1], "two cores are in that zone"
+    assert "with 1 CPU, the label zone=b each" in world.job(third)["message"]
+    assert world.job(nowhere)["reason"] == "does_not_fit"
+    anywhere = world.submit(name="anywhere", workers={"min": 4, "max": 4})
+    world.round()
+    assert world.status(anywhere) == "starting", "nobody who waits for another node is in its way"
+    world.ray.cluster.append(RayNode("n3", True, {"CPU": 1.0}, {}, {"zone": "c"}))
+    world.round(10)
+    assert world.status(nowhere) == "starting"
+
+
 def test_no_sentence_names_a_job_of_another_project(world: World) -> None:
     """Neither to those who wait, nor to those who give something up; who owns both is told."""
     theirs, driver = world.running(name="theirs", project="vision", workers={"min": 1, "max": 2})

@@ -118,7 +118,7 @@ def test_a_drivers_memory_counts_as_well() -> None:
     each = {"CPU": 1.0, "memory": 4e9}
     made = answers([ask("a", max=1), ask("b", max=1, since=1.0)], cluster, driver=each)
     assert made["a"] == Grant(1)
-    assert waits(made["b"]).reason is Reason.NO_CAPACITY, "there are cores for it, and no memory for its driver"
+    assert waits(made["b"]).reason is Reason.NO_CAPACITY, "there are cores, and no memory for its driver"
 
 
 def test_what_a_job_holds_stays_its_own_when_a_node_is_lost() -> None:

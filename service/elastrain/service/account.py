@@ -44,7 +44,7 @@ def advice(measured: Measured, most: int) -> list[str]:
         gain = curve.gain(few, many - few)
         if gain < LITTLE and most > few:
             return [
-                f"From {few} to {many} workers, each one more was measured to add {gain:.0%} of what the best "
-                f"one does: workers.max {few} leaves the others to jobs that gain more"
+                f"From {few} to {many} workers, each one more adds {gain:.0%} of the best one, as measured: "
+                f"workers.max {few} leaves the others to jobs that gain more"
             ]
     return []

@@ -41,6 +41,6 @@ def for_drivers(file: str | None, driver_url: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise SettingsError(
             f"ELASTRAIN_CA_BUNDLE={file!r} holds {len(text)} characters of certificates, and drivers can be "
-            f"given {MOST_CHARACTERS}: name a file with those alone that sign for ELASTRAIN_DRIVER_URL and Ray"
+            f"given {MOST_CHARACTERS}: name a file with those that sign for ELASTRAIN_DRIVER_URL and Ray only"
         )
     return text

@@ -51,10 +51,12 @@ class RayNode:
     alive: bool
     resources: dict[str, float]
     used: dict[str, float]
+    labels: dict[str, str] = field(default_factory=dict)
 
     def view(self) -> dict[str, Any]:
         """As the API shows it."""
-        return {"id": self.id, "alive": self.alive, "resources": self.resources, "used": self.used}
+        shown = {"id": self.id, "alive": self.alive, "resources": self.resources, "used": self.used}
+        return {**shown, "labels": self.labels}
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ def _node(item: Mapping[str, Any], usage: Mapping[str, Any]) -> RayNode:
         alive=item["state"] == "ALIVE",
         resources=resources,
         used={name: float(pair[0]) for name, pair in used.items() if pair is not None},
+        labels={str(name): str(value) for name, value in (item.get("labels") or {}).items()},
     )
 
 

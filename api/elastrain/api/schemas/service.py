@@ -68,6 +68,7 @@ class Node(BaseModel):
     alive: bool
     resources: dict[str, float]
     used: dict[str, float]
+    labels: dict[str, str] = Field({}, description="As Ray has them; a job may ask for some.")
 
 
 class Found(BaseModel):

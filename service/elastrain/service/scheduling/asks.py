@@ -11,6 +11,8 @@ from elastrain.service.jobs import Reason
 from elastrain.service.scheduling.curve import Curve
 
 Resources = Mapping[str, float]
+# how the name of a resource begins that stands for a label of the node, which has no end of it
+LABEL = "label "
 STRANGER = "a job of another project"
 # of a waiting job that nobody looked at in detail, so that it need not be written down anew for each change
 BEHIND = "It waits behind the jobs that are before it in the queue"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from elastrain.service.jobs import ACTIVE, Reason, Status
 from elastrain.service.scheduling.asks import (
+    LABEL,
     Answer,
     Ask,
     Node,
@@ -122,16 +124,17 @@ def new_ask(id: str, spec: Mapping[str, Any], since: float) -> Ask:
     """Of a job that nobody has looked at yet."""
     workers, wants, strategy = spec["workers"], spec["resources"], spec["strategy"]
     server_cpu = float(strategy.get("server_cpu", SERVER_CPU))  # a spec may be older than the field
+    labels = dict.fromkeys(as_resources(wants.get("labels") or {}), 1.0)
     return Ask(
         id,
         spec["name"],
         min=workers["min"],
         max=workers["max"],
         per_group=workers["per_group"],
-        worker=worker_takes(wants),
+        worker=worker_takes(wants) | labels,
         spares=workers.get("spares", 0),
         servers=int(strategy.get("servers", 0)),
-        server={"CPU": server_cpu} if server_cpu > 0 else {},
+        server=({"CPU": server_cpu} if server_cpu > 0 else {}) | labels,
         project=spec["project"],
         priority=spec["priority"],
         since=since,
@@ -177,8 +180,20 @@ def nodes_of(
     """seen: nodes as {id, alive, resources, used}. Those follow that the autoscaler could still add."""
     living = [node for node in seen if node["alive"]]
     others = others_of(living, asks, driver, before or {})
-    nodes = [Node(node["id"], node["resources"], others.get(node["id"], {})) for node in living]
+    nodes = [
+        Node(
+            node["id"],
+            node["resources"] | dict.fromkeys(as_resources(node.get("labels") or {}), math.inf),
+            others.get(node["id"], {}),
+        )
+        for node in living
+    ]
     return [*nodes, *addable(ceiling, nodes)]
+
+
+def as_resources(labels: Mapping[str, str]) -> list[str]:
+    """A label that a worker must find on its node, as something that the node has and nobody uses up."""
+    return [f"{LABEL}{name}={value}" for name, value in labels.items()]
 
 
 def ours_of(asks: Sequence[Ask], driver: Resources) -> dict[str, float]:

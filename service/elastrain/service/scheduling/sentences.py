@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastrain.service.jobs import Reason
-from elastrain.service.scheduling.asks import Ask, Policy, Wait
+from elastrain.service.scheduling.asks import LABEL, Ask, Policy, Wait
 from elastrain.service.scheduling.room import NOW, SOON, Room
 
 # names of jobs in one sentence
@@ -22,13 +22,15 @@ def needs(ask: Ask) -> str:
 
 
 def _amount(name: str, amount: float) -> str:
-    return f"{amount / 2**30:.3g} GiB of memory" if name == "memory" else f"{amount:g} {name}"
+    if name == "memory":
+        return f"{amount / 2**30:.3g} GiB of memory"
+    return f"the {name}" if name.startswith(LABEL) else f"{amount:g} {name}"
 
 
 def _servers(ask: Ask) -> str:
     if not ask.servers:
         return ""
-    each = ", ".join(f"{amount:g} {name}" for name, amount in ask.server.items() if amount > 0)
+    each = ", ".join(_amount(name, amount) for name, amount in ask.server.items() if amount > 0)
     each = f" with {each}{' each' if ask.servers > 1 else ''}" if each else ""
     return f", and {ask.servers} server{'s' if ask.servers > 1 else ''}{each}"
 

@@ -1,5 +1,6 @@
-"""The line in a Ray Job's log that holds its result: ray_sweep.py and cluster_check.py write one each, and the
-service reads it."""
+"""The line in a Ray Job's log that holds its result: ray_sweep.py and cluster_check.py write one, the service
+reads it.
+"""
 
 from __future__ import annotations
 

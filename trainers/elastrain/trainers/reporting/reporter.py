@@ -57,8 +57,9 @@ class Reporter:
         transport: httpx.AsyncBaseTransport | None = None,
         certificates: str = "",
     ) -> None:
-        """url: the service's address, such as http://127.0.0.1:8000. certificates: see `trusted`. The callbacks run in the event loop, but
-        find_service, which blocks: it looks up where the service has moved to."""
+        """url: the service's address, such as http://127.0.0.1:8000. certificates: see `trusted`. The
+        callbacks run in the event loop, but find_service, which blocks: it looks up where the service has
+        moved to."""
         self._attempt = attempt
         self._on_desired, self._on_superseded = on_desired, on_superseded
         self._spool, self._find_service = spool, find_service

@@ -117,7 +117,6 @@ NOT_YET: list[tuple[str, Callable[[Any], bool], str]] = [
     # field, what is supported, remedy
     ("resources.gpu", _is(0), "use 0; training runs on CPU"),
     ("resources.accelerator", _is(None), "leave it out"),
-    ("resources.labels", _is({}), "leave it out"),
     ("checkpoint.best", _is(None), "leave it out; the newest ones are kept"),
     ("requirements", _is([]), "install them where the workers run, and leave it out"),
     ("image", _is(None), "leave it out; workers run in the cluster's own image"),
