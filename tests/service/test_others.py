@@ -17,21 +17,21 @@ def job(workers: int, *places: str) -> Ask:
 
 
 def test_what_our_workers_use_is_not_others() -> None:
-    assert others_of(seen(a=2, b=3), [job(2, "a", "a")], 0.0, {}) == {"a": {}, "b": {"CPU": 3.0}}
+    assert others_of(seen(a=2, b=3), [job(2, "a", "a")], {}, {}) == {"a": {}, "b": {"CPU": 3.0}}
 
 
 def test_workers_that_nobody_has_told_of_yet_are_not_others_either() -> None:
-    assert others_of(seen(a=2, b=2), [job(4)], 0.0, {}) == {"a": {}, "b": {}}
-    assert others_of(seen(a=3, b=3), [job(4)], 0.0, {}) == {"a": {"CPU": 1.0}, "b": {"CPU": 1.0}}
-    assert others_of(seen(a=3), [job(2)], 1.0, {}) == {"a": {}}, "nor is a driver"
+    assert others_of(seen(a=2, b=2), [job(4)], {}, {}) == {"a": {}, "b": {}}
+    assert others_of(seen(a=3, b=3), [job(4)], {}, {}) == {"a": {"CPU": 1.0}, "b": {"CPU": 1.0}}
+    assert others_of(seen(a=3), [job(2)], {"CPU": 1.0}, {}) == {"a": {}}, "nor is a driver"
 
 
 def test_workers_that_are_gone_hide_nobody() -> None:
-    assert others_of(seen(a=1, b=2), [job(2, "a", "a")], 0.0, {}) == {"a": {}, "b": {"CPU": 1.0}}
+    assert others_of(seen(a=1, b=2), [job(2, "a", "a")], {}, {}) == {"a": {}, "b": {"CPU": 1.0}}
 
 
 def test_what_a_job_has_just_given_back_is_not_others() -> None:
-    assert others_of(seen(a=3), [], 0.0, {"CPU": 2.0}) == {"a": {"CPU": 1.0}}
+    assert others_of(seen(a=3), [], {}, {"CPU": 2.0}) == {"a": {"CPU": 1.0}}
 
 
 def test_a_job_for_which_others_leave_no_room_waits_and_is_not_said_to_be_too_large() -> None:

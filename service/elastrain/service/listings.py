@@ -105,7 +105,13 @@ class Listings:
             del check["mark"]
         if seen is None:
             detail = "The reconciler has not looked at Ray yet"
-            found = {"nodes": [], "capacity_max": None, "reachable": False, "detail": detail, "at": None}
+            found: Json = {
+                "nodes": [],
+                "capacity_max": None,
+                "reachable": False,
+                "detail": detail,
+                "at": None,
+            }
             return {**found, "check": check}
         return {"capacity_max": None, **seen[1], "at": rfc3339(seen[0]), "check": check}
 

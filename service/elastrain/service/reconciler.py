@@ -86,8 +86,7 @@ class Reconciler:
         self._troubles = Troubles()
         self._check = ClusterCheck(store, ray, self._looker, settings, clock, self._troubles)
         self._strays = Pace(clock, STOP_AGAIN_S)
-        self._beat_at, self._beat_error = float("-inf"), ""
-        self._whole = True  # the round before was made to its end
+        self._beat_at, self._beat_error, self._whole = float("-inf"), "", True
         self.admitting = True
         """Whether waiting jobs may start; off while the service drains."""
 
@@ -114,7 +113,7 @@ class Reconciler:
 
     def round(self) -> None:
         """Everything once, unless another process leads. Raises what the store raises; Ray may be away."""
-        whole, self._whole = self._whole, False
+        whole, self._whole = self._whole, False  # whether the round before was made to its end
         leads = self._store.leads()
         self._meters.leads.set(leads)
         if not leads:

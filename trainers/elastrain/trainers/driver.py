@@ -115,11 +115,8 @@ class Driver:
         reporter.add({"kind": "outcome", "at": now(), **said_last})
         self._over.set()
         await shipping
-        unsent = await reporter.close(5.0 if self._hurried else LAST_FACTS_S)
-        if unsent:
-            log.warning(
-                "the service has not heard of %d facts; in storage are all but %d", unsent, reporter.unkept
-            )
+        if unsent := await reporter.close(5.0 if self._hurried else LAST_FACTS_S):
+            log.warning("the service has not heard of %d facts; %d are not kept", unsent, reporter.unkept)
         return outcome
 
     async def _train(self, make_launcher: LauncherMaker, said: Said, host: str) -> Outcome:

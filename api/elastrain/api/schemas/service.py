@@ -80,7 +80,7 @@ class Found(BaseModel):
     service: str | None = Field(description="null: drivers reach it; else why not.")
 
 
-CHECK = {
+CHECK: dict[str, Any] = {
     "at": AT,
     "found": {
         "python": "3.11.2",
