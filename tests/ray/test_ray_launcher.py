@@ -78,6 +78,7 @@ class Launched:
         coordinator: Coordinator,
         cpu: float = 0.5,
         labels: Mapping[str, str] | None = None,
+        attempt: int = 1,
         **resources: float,
     ) -> None:
         from elastrain.trainers.launching.ray_launcher import RayLauncher
@@ -89,7 +90,7 @@ class Launched:
         self.storage = open_storage(f"file://{store}")
         self.launcher = RayLauncher(
             JOB,
-            1,
+            attempt,
             tag=TAG["ELASTRAIN_ATTEMPT"],
             resources={"CPU": cpu, **resources},
             labels=labels or {},
@@ -309,10 +310,10 @@ def test_a_group_goes_to_the_node_that_has_room_when_another_job_fills_the_large
         return next((node.free or {}).get("CPU", 0.0) for node in living_nodes() if node.id == head)
 
     wait_for(lambda: free() >= 1)  # of what ended before, Ray hears late
-    one = Launched(tmp_path / "one", coordinator, free(), {"ray.io/node-id": head})
+    one = Launched(tmp_path / "one", coordinator, free(), {"ray.io/node-id": head}, attempt=2)
     one.start("g30", "w30")
     wait_for(lambda: "w30" in coordinator.connections and free() < 1)
-    two = Launched(tmp_path / "two", coordinator, 1.0)
+    two = Launched(tmp_path / "two", coordinator, 1.0, attempt=3)
     two.start("g31", "w31")
     wait_for(lambda: "w31" in coordinator.connections)
     registered = json.loads(coordinator.said["w31"])
