@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from numerics.together import Together
+from trainers.test_bytes import DOCS, SCHEMES
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 STEPS, LAST = 120, 20
-SCHEMES: dict[str, Any] = {
-    "none": "none",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "int8": "int8",
-    "topk 0.05": {"name": "topk", "fraction": 0.05},
-    "topk 0.01": {"name": "topk", "fraction": 0.01},
-    "powersgd 4": {"name": "powersgd", "rank": 4},
-}
 DOWN = {"as it is": "none", "`compression_down: int8`": "int8"}
 
 
