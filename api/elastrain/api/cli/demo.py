@@ -64,6 +64,7 @@ def demo(spec: Path | None = None) -> int:
     except KeyboardInterrupt:
         screen.tell("✗", "stopped; everything that was started has ended", "yellow")
         return 130
+    screen.tell("✔", "nothing of it is left running", "green")
     screen.last(json.dumps(result))
     return 0 if result["digest_equal"] and result["steps_lost"] == 0 else 1
 
@@ -71,17 +72,23 @@ def demo(spec: Path | None = None) -> int:
 def _play(file: Path, screen: Screen) -> dict[str, Any]:
     screen.tell("▶", "starting Ray, the store and the API, all on this machine ...")
     with demo_server.running() as server:
-        server.wait_ready()
-        client = server.client()
-        screen.tell("✔", f"everything is up at {client.http.url}", "green")
-        disturbed, record, kill, first_step_s = _disturbed(client, file, screen)
-        plain = _undisturbed(client, file, screen)
-        equal = _compare(disturbed, plain, screen)
-        accuracy = record.values.get("val_accuracy")
-        pause_ms = record.pause_ms(kill.worker, kill.at)
-        lost = record.lost(int(disturbed.data["progress"]["total_steps"]))
-        screen.tell("▶", "stopping everything ...")
-    screen.tell("✔", "nothing of it is left running", "green")
+        try:
+            return _told(server, file, screen)
+        finally:
+            screen.tell("▶", "stopping everything ...")
+
+
+def _told(server: demo_server.Server, file: Path, screen: Screen) -> dict[str, Any]:
+    """Both runs, on a service that comes up; returns what was measured."""
+    server.wait_ready()
+    client = server.client()
+    screen.tell("✔", f"everything is up at {client.http.url}", "green")
+    disturbed, record, kill, first_step_s = _disturbed(client, file, screen)
+    plain = _undisturbed(client, file, screen)
+    equal = _compare(disturbed, plain, screen)
+    accuracy = record.values.get("val_accuracy")
+    pause_ms = record.pause_ms(kill.worker, kill.at)
+    lost = record.lost(int(disturbed.data["progress"]["total_steps"]))
     return {
         "accuracy": round(float(accuracy), 4) if isinstance(accuracy, int | float) else None,
         "pause_ms": None if pause_ms is None else round(pause_ms, 1),

@@ -32,7 +32,7 @@ class Screen:
 
     def tell(self, mark: str, text: str, style: str = "") -> None:
         """One line of the story, with the seconds since it began."""
-        line = Text(f"{time.monotonic() - self._begun:6.1f} s  ", style="dim")
+        line = Text().append(f"{time.monotonic() - self._begun:6.1f} s  ", style="dim")
         line.append(f"{mark} ", style=f"bold {style}")
         line.append(text, style=style)
         self._console.print(line)

@@ -106,7 +106,13 @@ def running(*options: str) -> Iterator[Server]:
     try:
         yield server
     finally:
-        if server.stop() != 0:  # it died: what it left must not stay
-            environment = {**os.environ, "ELASTRAIN_HOME": str(home)}
-            subprocess.run(command("down"), env=environment, stdout=subprocess.DEVNULL, check=False)
-        shutil.rmtree(home, ignore_errors=True)
+        before = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # who presses ctrl-C again leaves nothing either
+        try:
+            if server.stop() != 0:  # it died: what it left must not stay
+                environment = {**os.environ, "ELASTRAIN_HOME": str(home)}
+                subprocess.run(command("down"), env=environment, stdout=subprocess.DEVNULL, check=False)
+            shutil.rmtree(home, ignore_errors=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
