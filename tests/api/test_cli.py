@@ -177,6 +177,7 @@ def test_events_and_metrics_are_listed_plotted_and_exported(run: Run, life: Life
     assert "w0 joined" in run("events", life.job).stdout
     assert "loss" in run("metrics", life.job).stdout
     assert "step 0 to 2" in run("metrics", life.job, "--plot", "--names", "loss").stdout
+    assert "No metrics yet." in run("metrics", life.job, "--plot", "--names", "no_such").output
     rows = run("metrics", life.job, "--csv").stdout.splitlines()
     assert rows[0] == "step,loss,lr"
     assert rows[1] == "0,1.0,0.1" and rows[-1] == "3,NaN,"

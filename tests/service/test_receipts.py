@@ -22,6 +22,11 @@ def test_everything_that_was_used_was_searched() -> None:
     )
 
 
+def test_a_search_that_found_nothing_says_so() -> None:
+    receipt = receipts.searched({**FOUND, "nodes": FOUND["nodes"][1:]}, ())  # type: ignore[index]
+    assert receipt["message"] == "1 node searched, nothing was left behind"
+
+
 def test_a_node_that_left_the_cluster_is_named_and_nothing_is_proven() -> None:
     receipt = receipts.searched(FOUND, {"a" * 56, "c" * 56})
     assert not receipt["proven"] and receipt["unsearched"] == ["c" * 56]

@@ -54,7 +54,8 @@ def searched(found: Json, used: Collection[str]) -> Json:
         merged["seconds"] = round(merged["seconds"] + item["seconds"], 3)
     missing = sorted(set(used) - set(nodes))
     pids = sum(len(item["pids"]) for item in nodes.values())
-    message = f"{_count(len(nodes), 'node')} searched, {_count(pids, 'process', 'es')} left behind and ended"
+    ended = f"{_count(pids, 'process', 'es')} left behind and ended" if pids else "nothing was left behind"
+    message = f"{_count(len(nodes), 'node')} searched, {ended}"
     if missing:
         names = ", ".join(short(node) for node in missing)
         message += f"; not searched, since gone from the cluster: {names}"

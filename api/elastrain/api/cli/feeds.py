@@ -150,6 +150,8 @@ def metrics(
     if as_csv:
         write_csv(curves)
     elif plot:
+        if not curves:
+            say("No metrics yet.")
         for name, rows in curves.items():
             print("\n".join([*chart(name, [(row[0], row[1]) for row in rows]), ""]))
     else:
