@@ -1,10 +1,12 @@
 """Workers are told to end, by a real SIGTERM: no step is lost or done twice, and nobody has to be killed."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from elastrain.trainers.launching.launcher import GroupStart
@@ -54,6 +56,12 @@ def disturbed(
     done = made.go()
     show(done)
     return done
+
+
+def kill_those_left(node: list[psutil.Process]) -> None:
+    for process in node:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 class FullCluster(RoughLauncher):
@@ -117,12 +125,16 @@ def test_everybody_gets_a_notice_and_the_replacements_take_over(tmp_path: Path, 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_everybody_gets_a_notice_and_nobody_comes_in_time(tmp_path: Path, alone: Run, workers: int) -> None:
-    spec = toy(task="engine.tasks.toy:Hurried", steps=12, task_args={"sleep_s": 0.1, "grace_s": 0.5})
+    """What is saved is saved within the grace time: then the node kills whoever is there still."""
+    grace_s = 6.0
+    spec = toy(task="engine.tasks.toy:Hurried", steps=12, task_args={"sleep_s": 0.15, "grace_s": grace_s})
     cluster = FullCluster(tmp_path / "logs")
 
     def no_room(run: Run) -> None:
         cluster.full = True
+        node = [*cluster.started]
         terminate(*range(workers))(run)
+        run.later(grace_s, lambda _: kill_those_left(node))
 
     room = when("worker.left", cluster.make_room)
     done = disturbed(tmp_path, spec, workers, (5, no_room), launch=lambda _: cluster, **room)
