@@ -142,7 +142,7 @@ def decoy() -> None:
     """All that a worker does until it is warm, and then nothing: what a start costs, by itself."""
     log = Events("decoy")
     from elastrain.trainers.numerics.flat import FlatModel
-    from elastrain.trainers.numerics.memory import keep_memory
+    from elastrain.trainers.numerics.memory import keep_memory, return_memory
     from elastrain.trainers.task import load_task
     from elastrain.trainers.training.replica import Replica, make_module
     from elastrain.trainers.training.samples import SampleReader
@@ -152,11 +152,12 @@ def decoy() -> None:
     log("imported", anonymous_mb=anonymous_mb("self"))
     spec = job_spec(Setting().values)
     set_numerics(spec)
-    keep_memory()
+    return_memory()
     task = load_task(spec.task, spec.task_args)
     model = FlatModel(make_module(task, spec.seed))
     reader = SampleReader(task, spec.seed)
     Replica(spec, task, model, reader.size("train"), reader.size("val"))
+    keep_memory()
     log("decoy", cpu_s=round(time.process_time(), 3))
     os._exit(0)
 

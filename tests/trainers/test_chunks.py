@@ -92,6 +92,15 @@ def test_chunks_partition_every_bucket(space: FlatSpace, domains: list[Domain]) 
     assert everyone == list(range(space.blocks)), "every block has exactly one owner"
 
 
+@given(st.one_of(spaces, wide), members())
+def test_chunks_of_one_bucket_lie_in_the_order_of_ranks(space: FlatSpace, domains: list[Domain]) -> None:
+    """So what all owners get of it is sent from where it lies, without a copy."""
+    own = Ownership.of(space, domains)
+    for bucket in space.buckets():
+        edges = [edge for rank in own.keepers for edge in own.chunk(bucket, rank)]
+        assert edges == sorted(edges)
+
+
 @given(wide, members())
 def test_chunks_of_one_bucket_differ_by_one_block_at_most(space: FlatSpace, domains: list[Domain]) -> None:
     own = Ownership.of(space, domains)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elastrain.trainers.exchange.collectives import Broken, Group
+from elastrain.trainers.exchange.collectives import AT_ONCE, Broken, Group, joined
 from elastrain.trainers.exchange.reduction import Reduction, square_norm
 from elastrain.trainers.numerics.chunks import Domain, Filling, FlatSpace, Ownership
 from elastrain.trainers.numerics.partials import Partial
@@ -86,6 +87,65 @@ def test_a_bucket_is_sent_from_where_it_lies() -> None:
     replica, reduction = begin(peer)
     addend = backward(replica, reduction, 1)
     assert peer.sent[0].data_ptr() == addend.total.data_ptr()
+
+
+def test_what_all_get_a_part_of_is_sent_from_where_it_lies() -> None:
+    """Gradients in one piece for the owners, bucket by bucket, and their sums in one piece for the buddy."""
+    own = Ownership.of(SPACE, [Domain(w, w, w) for w in ("w0", "w1", "w2")])
+    replicas = [
+        SimpleNamespace(
+            partial=Partial.of(3, SPACE, Filling(SPACE)), reduced={}, model=SimpleNamespace(buffers=[])
+        )
+        for _ in range(3)
+    ]
+    sources: list[list[Tensor]] = [[], [], []]
+
+    def reduce(group: Group) -> None:
+        inner = group.start_exchange
+
+        def start_exchange(sends: Any, *more: Any) -> Any:
+            sources[group.rank].append(joined([torch.empty(0) if s is None else s for s in sends]))
+            return inner(sends, *more)
+
+        group.start_exchange = start_exchange  # type: ignore[method-assign]
+        replica = replicas[group.rank]
+        replica.partial.gradients.parts = climb({Node(group.rank, 1): torch.ones(SPACE.size)}, 3)
+        Reduction(replica, group, own, [[0], [1], [2]]).finish()  # type: ignore[arg-type]
+
+    Room(3).all(reduce)
+    for rank, (*buckets, on) in enumerate(sources):
+        (gradient,) = replicas[rank].partial.gradients.parts.values()
+        assert [b.data_ptr() for b in buckets] == [
+            gradient[SPACE.elements(bucket)].data_ptr() for bucket in SPACE.buckets()
+        ]
+        mine = [c for c in own.owned(rank) if c[0] < c[1]]
+        assert len(on) == sum(map(SPACE.length, mine))
+        assert on.data_ptr() == replicas[rank].reduced[mine[0]].data_ptr()
+
+
+def test_a_few_buckets_are_under_way_at_once_and_no_more() -> None:
+    """What arrives of all buckets at once would be a gradient more in memory, where peers are late."""
+    peer = Peer()
+    replica, reduction = begin(peer)
+    backward(replica, reduction, 3).close()
+    assert len(peer.sent) == AT_ONCE < len(SPACE.buckets())
+    peer.here = True
+    reduction.finish()
+    assert len(peer.sent) == len(SPACE.buckets())
+    assert all(bool((total == 3.0).all()) for total in replica.reduced.values())
+
+
+def test_once_a_step_is_committed_nothing_of_its_gradients_is_kept() -> None:
+    """Parameters travel then, and need the room."""
+    peer = Peer()
+    replica, reduction = begin(peer)
+    backward(replica, reduction, 3).close()
+    reduction.finish()
+    vectors = [weakref.ref(t) for t in (*replica.partial.gradients.parts.values(), *replica.reduced.values())]
+    peer.sent.clear()
+    replica.partial, replica.reduced = None, {}  # as `apply` does
+    reduction.committed(True)
+    assert [ref() for ref in vectors] == [None] * len(vectors)
 
 
 def test_a_peer_that_is_lost_during_backward_does_not_cost_the_microbatch() -> None:

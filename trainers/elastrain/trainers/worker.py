@@ -9,10 +9,11 @@ import sys
 import torch
 
 from elastrain.trainers.checkpoints.snapshots import Snapshots
-from elastrain.trainers.exchange.collectives import Rendezvous
+from elastrain.trainers.exchange.collectives import AT_ONCE, Rendezvous
 from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.numerics.chunks import BUCKET
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.memory import keep_memory, return_memory, touch
 from elastrain.trainers.spec import JobSpec, parse_spec
@@ -90,8 +91,7 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
     os.environ.update(welcome["env"])
     spec = parse_spec(welcome["spec"])
     set_numerics(spec)
-    whole = session.shards.count == 1
-    keep_memory() if whole else return_memory()
+    return_memory()  # while a model is built: what that leaves would lie in pieces among what a step needs
     with blamed_on_user("start"):
         if welcome["package"]:
             code.install(session.storage, welcome["package"])
@@ -107,8 +107,9 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
         if session.shards.lead:
             sigterm.listen(session.notice)
             model.warn = lambda text: session.send("warning", message=text)
-    if whole:
-        touch(first_step(replica))
+    if session.shards.count == 1:
+        keep_memory()
+        touch(first_step(replica, session.start.members))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
         order = order_to_repeat(session.storage, spec, replica.plan.total_steps)
@@ -137,10 +138,12 @@ def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatM
     return split.SplitModel(module, shards, split.mesh_of(shards, lead_at))
 
 
-def first_step(replica: Replica) -> int:
-    """Elements that a member holds beside its parameters: a gradient, a sum of all, its optimizer state."""
-    slots, members = len(replica.rule.slots), replica.spec.workers.min
-    return int(replica.model.space.size * (2 + slots * min(1.0, 2 / members)))
+def first_step(replica: Replica, members: int) -> int:
+    """Elements that one of so many members holds beside its parameters: a gradient, the sums that it keeps,
+    what arrives of others, its optimizer state. One alone is soon one of two."""
+    size, kept = replica.model.space.size, min(1.0, 2 / max(members, 1))
+    arrives = min(size, AT_ONCE * BUCKET) if members > 2 else 0
+    return int(size * (1 + (1 + len(replica.rule.slots)) * kept)) + arrives
 
 
 def set_numerics(spec: JobSpec) -> None:

@@ -141,9 +141,8 @@ class Attempt:
         """End every process; a worker has a moment to do so by itself."""
         self.opener.close()
         running = {g.id for g in self.machine.roster.running()}
-        for group in set(running):
-            heard = any(w.connected for w in self.machine.roster.peers(group))
-            self.launcher.stop(group, kill=not heard)  # one that is still starting cannot hear us
+        for group in set(running):  # one that is still starting cannot hear us
+            self.launcher.stop(group, kill=not any(w.connected for w in self.machine.roster.peers(group)))
         deadline = time.monotonic() + (END_S if self._graceful() else 0.5)
         while running and time.monotonic() < deadline:
             running -= self._ended_groups()
@@ -245,10 +244,11 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        spec, server = self.spec, self.machine.roster.workers[worker].server
+        spec, machine = self.spec, self.machine
+        server, members = machine.roster.workers[worker].server, machine.policy.target
         cpu = spec.strategy.server_cpu if server else spec.resources.cpu  # type: ignore[union-attr]
         whose = (worker, group, self.coordinator.url, self.key, self.job, self.number)
-        return WorkerStart(*whose, cpu, server, *spec.workers.divided, spec.threads)
+        return WorkerStart(*whose, cpu, server, *spec.workers.divided, spec.threads, members)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":

@@ -51,6 +51,7 @@ class CodedReduction(Reduction):
             residuals.fetch(self.covers)
 
     def committed(self, applied: bool) -> None:
+        super().committed(applied)
         if self.residuals is not None:
             assert self.replica.record is not None
             unused = self.replica.unused(int(self.replica.record["used"], 16))

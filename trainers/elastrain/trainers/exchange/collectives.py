@@ -33,10 +33,11 @@ from elastrain.trainers.exchange.transports import (
 from elastrain.trainers.numerics.memory import blank
 from elastrain.trainers.split.shards import Alone
 
-__all__ = ["Broken", "Group", "Halted", "Rendezvous", "build"]
+__all__ = ["AT_ONCE", "Broken", "Group", "Halted", "Rendezvous", "build"]
 
 CPU = torch.device("cpu")
 STORE_S = 60.0  # until rank 0's key-value store has answered
+AT_ONCE = 2  # buckets under way: gloo has as many threads, and what waits for one of them takes memory
 _FRAME = 4096  # bytes; the first guess of how long a member's commit entry is
 
 

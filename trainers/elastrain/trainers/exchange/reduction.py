@@ -3,8 +3,9 @@
     backward ──bucket is final──▶ all-to-all ──▶ added in tree order ──▶ owner ──▶ buddy
 
 The all-to-alls are launched in bucket order by every member, also by one that has nothing to send, each as
-soon as its bucket and all before it are final: while backward still makes the gradients of the next ones.
-Received partials are added into one another, never into own ones: these must survive a broken step.
+soon as its bucket and all before it are final, and a few at a time: while backward still makes the gradients
+of the next ones. Received partials are added into one another, never into own ones: these must survive a
+broken step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from elastrain.trainers.exchange.collectives import Arrival, Group
+from elastrain.trainers.exchange.collectives import AT_ONCE, Arrival, Group, joined
 from elastrain.trainers.membership.messages import Range
 from elastrain.trainers.numerics.chunks import Ownership, intersect
 from elastrain.trainers.numerics.memory import blank
@@ -45,6 +46,8 @@ class Reduction:
         self._arrivals: list[Arrival | None] = []  # None: taken in
         self._taken = 0
         self._sums: dict[Range, Tensor] = {}  # (lanes, elements) f32
+        self._room: Tensor | None = None  # where sums lie one behind the other, filled up to
+        self._filled = 0
         self._error: Exception | None = None
 
     # ---- while backward runs ----------------------------------------------------------------
@@ -54,12 +57,21 @@ class Reduction:
         arrived meanwhile is added up."""
         self._final.add(bucket)
         try:
-            while self._error is None and len(self._arrivals) in self._final:
-                self._arrivals.append(self._launch(self.buckets[len(self._arrivals)]))
-            while self._error is None and self._next_is_here():
-                self._take_in()
+            while self._error is None and self._go_on():
+                pass
         except Exception as error:
             self._error = error  # raised by `finish`
+
+    def _go_on(self) -> bool:
+        """Launch the next bucket, or add up one that has arrived. False: there is nothing to do now."""
+        launched = len(self._arrivals)
+        if launched in self._final and launched - self._taken < AT_ONCE:
+            self._arrivals.append(self._launch(self.buckets[launched]))
+        elif self._next_is_here():
+            self._take_in()
+        else:
+            return False
+        return True
 
     def _next_is_here(self) -> bool:
         arrival = self._arrivals[self._taken] if self._taken < len(self._arrivals) else None
@@ -83,9 +95,8 @@ class Reduction:
 
     def _launch(self, bucket: Range) -> Arrival:
         space, mine = self.ownership.space, self.covers[self.rank]
-        in_order = self.ownership.chunk(bucket, 0)[0] == bucket[0]
         # as it lies there, its own part included
-        whole = len(mine) == 1 and self.lanes == 1 and not self.ownership.shared and in_order
+        whole = len(mine) == 1 and self.lanes == 1 and not self.ownership.shared
         sends: list[Tensor | None] = []
         for peer in range(self.world):
             parts = [part for node in mine for part in self._own(node, self.ownership.reduces(bucket, peer))]
@@ -108,12 +119,12 @@ class Reduction:
 
     def finish(self) -> None:
         """Wait for the rest; then `replica.reduced` covers all that is held. Raises Broken, Halted."""
-        for at in range(len(self.buckets)):
-            self.passed_on(at)
         if self._error is not None:
             raise self._error
+        self._final.update(range(len(self.buckets)))
         while self._taken < len(self.buckets):
-            self._take_in()
+            if not self._go_on():
+                self._take_in()  # waits for it
         self._forward(self._sums)
         self._reduce_buffers()
 
@@ -128,9 +139,20 @@ class Reduction:
             for at, node in enumerate(self.covers[peer] if data.numel() else []):
                 parts[node] = (data[at * size : (at + 1) * size], True)
         total = root(parts, self.partial.count, add=add_into_received)[0]
-        # one of several that arrived in one piece of memory: the others are not kept for its sake
-        total = total.clone() if sum(map(len, arrived)) > size else total
+        if not self.ownership.shared or sum(map(len, arrived)) > size:
+            total = self._put(total)
         return total.view(self.lanes, -1)
+
+    def _put(self, total: Tensor) -> Tensor:
+        """Behind the sums of the buckets before: so they go to the buddy from where they lie, and what else
+        arrived in one piece of memory with it is not kept for its sake."""
+        if self._room is None:
+            blocks = [self.ownership.reduces(bucket, self.rank) for bucket in self.buckets]
+            elements = self.lanes * sum(map(self.ownership.space.length, blocks))
+            self._room = blank(elements, torch.float32, total.device)
+        place = self._room[self._filled : self._filled + len(total)]
+        self._filled += len(total)
+        return place.copy_(total)
 
     def _measure(self, chunk: Range, blocks: Range, total: Tensor) -> None:
         """Squared norms of the own chunk's blocks, of the first lane, while it is in the cache."""
@@ -157,7 +179,7 @@ class Reduction:
         buddy = own.buddy[self.rank]
         mine = [sums[c].view(-1) for c in own.owned(self.rank) if c in sums]
         if buddy is not None and mine:
-            sends[buddy] = torch.cat(mine)
+            sends[buddy] = joined(mine)
         kept = own.kept_for(self.rank)
         elements = [sum(space.length(c) for c in own.owned(r)) if r in kept else 0 for r in range(self.world)]
         arrived = self.group.exchange(sends, [self.lanes * n for n in elements], torch.float32)
@@ -172,7 +194,10 @@ class Reduction:
         self.replica.reduced = {c: reduced[c] for c in held}
 
     def committed(self, applied: bool) -> None:
-        """The step that it was for is committed, and was applied or skipped."""
+        """The step that it was for is committed, and was applied or skipped: what was summed up is let go
+        before its parameters travel."""
+        self._sums, self._room = {}, None
+        del self.partial
 
     # ---- buffers ----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from elastrain.trainers.launching.parent import die_with_parent
 from elastrain.trainers.launching.processes import cause
 from elastrain.trainers.launching.sweep import TAG, WORKER
 from elastrain.trainers.membership.messages import Notice
-from elastrain.trainers.numerics.huge_pages import huge_pages_for_children
+from elastrain.trainers.numerics.allocator import tuned_children
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["elastrain.trainers.worker"])
@@ -37,7 +37,7 @@ class LocalLauncher:
 
     def _spawn(self, start: WorkerStart) -> ForkServerProcess:
         process = _context.Process(target=_run, args=(start, self.logs / f"{start.worker}.log", sys.path))
-        with huge_pages_for_children():  # the first start starts the fork server
+        with tuned_children():  # the first start starts the fork server
             process.start()
         return process
 

@@ -25,7 +25,7 @@ from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.launching.parent import die_with_parent
 from elastrain.trainers.launching.processes import cause
 from elastrain.trainers.launching.sweep import TAG, WORKER
-from elastrain.trainers.numerics.huge_pages import with_huge_pages
+from elastrain.trainers.numerics.allocator import tuned
 
 _KEPT: list[object] = []  # called from C, so they must stay
 FOR_THE_DRIVER = ("ELASTRAIN_CLAIM", "ELASTRAIN_DRIVER_URL")
@@ -103,7 +103,7 @@ def watch_over(folder: str, group: str, worker: str) -> None:
 def _environment(files: Files, worker: str) -> dict[str, str]:
     start = files.read(f"{worker}.start") or {}
     return {
-        **with_huge_pages({n: value for n, value in os.environ.items() if n not in FOR_THE_DRIVER}),
+        **tuned({n: value for n, value in os.environ.items() if n not in FOR_THE_DRIVER}),
         TAG: str(start["tag"]),
         WORKER: worker,
         "OMP_NUM_THREADS": str(start["threads"]),  # Ray's own choice differs from other launchers'

@@ -215,27 +215,30 @@ class Ownership:
         return self.world <= 2 and len(self.keepers) == self.world
 
     def chunk(self, bucket: Range, rank: int) -> Range:
-        """In each next bucket the ranks move up by one place, so that it is not always the same who get a
-        larger chunk, or one at all. Who keeps no state has an empty one."""
+        """In the order of ranks, so that what goes to all of them is sent from where it lies. In each next
+        bucket others get a larger chunk, or one at all. Who keeps no state has an empty one."""
         first, count, among = bucket[0], bucket[1] - bucket[0], len(self.keepers)
         if rank not in self._places:
             return (first, first)
-        place = (self._places[rank] + self._turn(bucket)) % among
-        return (first + count * place // among, first + count * (place + 1) // among)
+        place, ahead = self._places[rank], self._ahead(bucket)
+        return (first + (count * place + ahead) // among, first + (count * (place + 1) + ahead) // among)
 
     def chunks(self, bucket: Range) -> list[tuple[Range, int]]:
         """The chunks of a bucket that are not empty, in order, each with its owner."""
         first, count, among = bucket[0], bucket[1] - bucket[0], len(self.keepers)
+        ahead = self._ahead(bucket)
         found: list[tuple[Range, int]] = []
         while not found or found[-1][0][1] < bucket[1]:
             block = found[-1][0][1] - first if found else 0
-            place = ((block + 1) * among - 1) // count  # whose share of `count` begins at `block`
-            owner = self.keepers[(place - self._turn(bucket)) % among]
-            found.append(((first + block, first + count * (place + 1) // among), owner))
+            place = ((block + 1) * among - ahead - 1) // count  # whose share of `count` begins at `block`
+            end = first + (count * (place + 1) + ahead) // among
+            found.append(((first + block, end), self.keepers[place]))
         return found
 
-    def _turn(self, bucket: Range) -> int:
-        return bucket[0] // self.space.per_bucket
+    def _ahead(self, bucket: Range) -> int:
+        """What the shares of a bucket, in parts of a block, are ahead of those of the first one: as if those
+        of all buckets were dealt in one go, so that nobody's differ from another's by more than a block."""
+        return bucket[0] // self.space.per_bucket * (bucket[1] - bucket[0]) % len(self.keepers)
 
     def owned(self, rank: int) -> list[Range]:
         return [self.chunk(bucket, rank) for bucket in self.space.buckets()]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elastrain.trainers.exchange.collectives import Group
-from elastrain.trainers.membership.messages import Json
+from elastrain.trainers.exchange.collectives import AT_ONCE, Group, joined
+from elastrain.trainers.membership.messages import Json, Range
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.cursor import exact_sum, int_or, merge
 from elastrain.trainers.numerics.layers import due
@@ -187,22 +189,32 @@ class Exchange:
         if self.ownership.shared:
             self.replica.whole = True
             return lambda: None
-        own, space, buddy = self.ownership, self.ownership.space, self.ownership.buddy[self.rank]
-        vectors = [self.replica.model.params, *self.replica.gathered.values()]
-        mine = torch.cat([v[space.elements(c)] for c in own.owned(self.rank) for v in vectors])
-        sends = [None if r in (self.rank, buddy) else mine for r in range(self.world)]
-        kept = {self.rank, *own.kept_for(self.rank)}
-        elements = [0 if r in kept else sum(map(space.length, own.owned(r))) for r in range(self.world)]
-        sizes = [len(vectors) * n for n in elements]
-        arrival = self.group.start_exchange(sends, sizes, torch.float32)
+        buckets = iter(self.ownership.space.buckets())
+        under_way = deque(map(self._hand_out, islice(buckets, AT_ONCE)))
 
         def finish() -> None:
-            arrived = arrival()
-            for owner in (r for r in range(self.world) if r not in kept):
-                at = 0
-                for vector, chunk in ((v, c) for c in own.owned(owner) for v in vectors):
-                    vector[space.elements(chunk)] = arrived[owner][at : at + space.length(chunk)]
-                    at += space.length(chunk)
+            while under_way:
+                under_way.popleft()()
+                under_way.extend(map(self._hand_out, islice(buckets, 1)))
             self.replica.whole = True
 
         return finish
+
+    def _hand_out(self, bucket: Range) -> Callable[[], None]:
+        """The chunks of one bucket, from their owners to who does not keep them; as `start_gather`."""
+        own, space, buddy = self.ownership, self.ownership.space, self.ownership.buddy[self.rank]
+        vectors = [self.replica.model.params, *self.replica.gathered.values()]
+        windows = [space.elements(own.chunk(bucket, r)) for r in range(self.world)]
+        mine = joined([vector[windows[self.rank]] for vector in vectors])
+        sends = [None if r in (self.rank, buddy) else mine for r in range(self.world)]
+        kept = {self.rank, *own.kept_for(self.rank)}
+        lengths = [0 if r in kept else w.stop - w.start for r, w in enumerate(windows)]
+        arrival = self.group.start_exchange(sends, [len(vectors) * n for n in lengths], torch.float32)
+
+        def arrive() -> None:
+            for owner, data in enumerate(arrival()):
+                length = lengths[owner]
+                for at, vector in enumerate(vectors if length else ()):
+                    vector[windows[owner]] = data[at * length : (at + 1) * length]
+
+        return arrive
