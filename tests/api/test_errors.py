@@ -35,6 +35,11 @@ def test_a_body_that_is_not_json_is_told_so(http: httpx.Client) -> None:
     problem(http.post("/v1/jobs", content=b'{"name": ', headers=headers), 400, "bad_json")
 
 
+def test_a_spec_sent_as_yaml_is_told_what_to_send(http: httpx.Client) -> None:
+    body = problem(http.post("/v1/jobs", content=b"name: x"), 422, "invalid")
+    assert "application/json" in body["detail"] and body["hint"] == "Send one JSON object."
+
+
 def test_a_query_out_of_range_is_pointed_at(http: httpx.Client) -> None:
     body = problem(http.get("/v1/jobs?limit=0"), 422, "invalid")
     assert body["errors"][0]["pointer"] == "/query/limit"

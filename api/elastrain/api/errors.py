@@ -83,6 +83,9 @@ def refuse_request(error: RequestValidationError) -> ProblemReply:
             400, "bad_json", "Bad JSON", f"The body is not JSON: {why}.", hint="Send one JSON object."
         )
     errors = [{"pointer": pointer(fault["loc"]), "detail": str(fault["msg"])} for fault in faults]
+    if not errors[0]["pointer"]:  # the body as a whole, such as YAML, or JSON that is not called so
+        said = "The body is not one JSON object, or its Content-Type is not application/json."
+        return problem(422, "invalid", "Invalid request", said, errors=errors, hint="Send one JSON object.")
     count = f"{len(errors)} field{'s are' if len(errors) > 1 else ' is'} wrong"
     first = f"{errors[0]['pointer']}: {errors[0]['detail']}"
     return problem(422, "invalid", "Invalid request", f"{count}; {first}.", errors=errors)

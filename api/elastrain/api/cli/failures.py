@@ -1,7 +1,7 @@
 """Errors as one clear message, and as the exit codes of the contract."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 
 import typer
@@ -61,16 +61,20 @@ def report(error: ElastrainError) -> int:
 
 def describe(error: ElastrainError) -> list[str]:
     """What is wrong, each field at fault, what can be done."""
-    fields = [
-        f"{field['pointer'].lstrip('/').replace('/', '.') or 'spec'}: {field['detail']}"
-        for field in error.errors
-    ]
+    fields = [_named(field) for field in error.errors]
     if len(fields) == 1:
         lines = [f"Error: {fields[0]}"]
     else:
-        lines = [f"Error: {error.detail}", *(f"  {field}" for field in fields)]
+        what = f"{len(fields)} fields are wrong:" if fields else error.detail
+        lines = [f"Error: {what}", *(f"  {field}" for field in fields)]
     if isinstance(error, Conflict) and error.allowed_actions:
         lines.append(f"Possible now: {', '.join(error.allowed_actions)}")
-    if error.hint:
+    elif error.hint:
         lines.append(f"Hint: {error.hint}")
     return lines
+
+
+def _named(field: Mapping[str, str]) -> str:
+    """What is wrong with a field, after its name, which is said once."""
+    name = field["pointer"].lstrip("/").replace("/", ".") or "spec"
+    return field["detail"] if field["detail"].startswith(f"{name} ") else f"{name}: {field['detail']}"
