@@ -89,6 +89,13 @@ def test_a_setting_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "ray.json").exists()
 
 
+def test_a_home_that_cannot_be_made_is_named_with_the_variable_to_set(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "file").touch()
+    assert up(tmp_path / "file" / "home", never, Wishes(), said.append) == FAILED
+    assert str(tmp_path / "file") in said[-1] and "ELASTRAIN_HOME" in said[-1]
+
+
 def test_down_on_a_home_where_nothing_runs_says_so(tmp_path: Path) -> None:
     said: list[str] = []
     assert down(tmp_path, said.append) == 0

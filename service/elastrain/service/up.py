@@ -73,6 +73,11 @@ def up(home_path: Path, serve: Serve, wishes: Wishes, say: Say) -> int:
         return FAILED
     try:
         home = Home(home_path)
+    except OSError as error:
+        where = error.filename or home_path
+        say(f"{where}: {error.strerror}: set ELASTRAIN_HOME to a folder that can be written")
+        return FAILED
+    try:
         with home.locked(), ExitStack() as stack:
             return _run(home, serve, wishes, say, stack)
     except (HomeTaken, PortTaken) as error:
