@@ -211,7 +211,7 @@ def test_what_others_use_on_the_cluster_is_left_to_them(world: World) -> None:
 def test_a_quota_of_gpus_holds_a_job_back_and_says_how_many_are_short(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec_support, "_NOT_YET", [])  # training with GPUs is a later version's
+    monkeypatch.setattr(spec_support, "NOT_YET", [])  # training with GPUs is a later version's
     world.ray.cluster = [RayNode("n1", True, {"CPU": 64.0, "GPU": 16.0}, {})]
     world.control.projects.change("default", {"quota": {"gpus": 6}}, ADMIN)
     asked = {"workers": {"min": 2, "max": 2}, "resources": {"gpu": 2}}
