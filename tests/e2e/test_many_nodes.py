@@ -127,8 +127,15 @@ def test_ray_shows_a_job_by_its_name_and_with_its_numbers(farm: Farm) -> None:
         assert shown["entrypoint"].endswith(" elastrain.trainers.driver digits")
         assert shown["metadata"]["name"] == "digits" and shown["metadata"]["job"] == run.job.id
         actors = http.get("/api/v0/actors?detail=1&limit=1000").raise_for_status().json()
-        names = [actor["name"] for actor in actors["data"]["result"]["result"] if actor["state"] == "ALIVE"]
+        alive = [actor for actor in actors["data"]["result"]["result"] if actor["state"] == "ALIVE"]
+        names = [actor["name"] for actor in alive]
         assert [name for name in names if name.startswith(f"digits-{run.job.id}-1-agent-")], names
+        listed = eventually(lambda: train_run(http, links["ray_train"], run.job, "RUNNING"), 60, 1.0)
+        (worker,) = listed["attempts"][0]["workers"]
+        assert {worker["pid"]} == set(active(run.job).values()) and worker["status"] == "ALIVE"
+        assert worker["actor_id"] in {
+            actor["actor_id"] for actor in alive if actor["job_id"] == listed["job_id"]
+        }
     assert links["ray_actors"] == f"{ray}/#/actors" and links["ray_metrics"] == f"{ray}/#/metrics"
     port = json.loads((farm.house.home / "ports.json").read_text())["ray"] + 7  # its metrics-export-port
     metrics = eventually(lambda: numbers(port, run.job.id), 60, 1.0)
@@ -144,6 +151,17 @@ def test_ray_shows_a_job_by_its_name_and_with_its_numbers(farm: Farm) -> None:
         "ray_elastrain_job_pauses_total",
     }
     run.job.cancel().wait(60)
+    with httpx.Client(headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http:
+        ended = eventually(lambda: train_run(http, links["ray_train"], run.job, "ABORTED"), 60, 1.0)
+    assert ended["status_detail"] == "cancelled"
+
+
+def train_run(http: httpx.Client, page: str, job: Job, status: str) -> dict[str, Any] | None:
+    """The job's first attempt on Ray's list of Train runs, once it has that status."""
+    reply = http.get(page, timeout=30)
+    listed = reply.json()["train_runs"] if reply.status_code == 200 else []  # 500 until there is a first one
+    found = [r for r in listed if r["name"] == f"digits-{job.id}-1" and r["status"] == status]
+    return found[0] if found and found[0]["attempts"][0]["workers"] else None
 
 
 def test_what_the_claim_gives_for_workers_reaches_the_users_code_and_is_nowhere_in_ray(farm: Farm) -> None:

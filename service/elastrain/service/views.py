@@ -21,11 +21,12 @@ Json = dict[str, Any]
 Queued = JobRow | QueuedRow
 
 # pages of Ray's dashboard: the newest attempt's own one, those of all actors (ours begin with the job's name)
-# and of all metrics (ours begin with elastrain_job)
+# and of all metrics (ours begin with elastrain_job), and its list of Train runs (named as actors are), JSON
 LINKS = {
     "ray_dashboard": "{dashboard}/#/jobs/{submission}",
     "ray_actors": "{dashboard}/#/actors",
     "ray_metrics": "{dashboard}/#/metrics",
+    "ray_train": "{dashboard}/api/train/v2/runs/v1",
 }
 
 

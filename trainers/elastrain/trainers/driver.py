@@ -58,12 +58,7 @@ class Driver:
     """One granted attempt, from the claim's answer to the recorded outcome."""
 
     def __init__(
-        self,
-        ticket: Ticket,
-        granted: Claim,
-        storage: Storage,
-        log_file: Path,
-        shows: Iterable[Said] = (),
+        self, ticket: Ticket, granted: Claim, storage: Storage, log_file: Path, shows: Iterable[Said] = ()
     ) -> None:
         """shows: hear each fact of the attempt, too."""
         self._ticket, self._claim, self._storage, self._shows = ticket, granted, storage, tuple(shows)
@@ -289,6 +284,7 @@ def _work(log_file: Path) -> int:
     driver = Driver(ticket, granted, storage, log_file, shows=(ray.show, mlflow.take))
     outcome = asyncio.run(driver.run(ray.launcher, host))
     log.info("attempt %d: %s", ticket.attempt, outcome.outcome)
+    ray.close(outcome)
     mlflow.close(outcome)
     return 0
 

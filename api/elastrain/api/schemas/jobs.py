@@ -89,7 +89,7 @@ JOB: dict[str, Any] = {
     "advice": [],
     "account": {"queued_s": 2.1, "starting_s": 4.8},
     "counters": {"attempts": 1, "retries_left": 3, "workers_replaced": 0, "steps_skipped": 0},
-    "links": {"ray_dashboard": None, "ray_actors": None, "ray_metrics": None},
+    "links": {"ray_dashboard": None, "ray_actors": None, "ray_metrics": None, "ray_train": None},
     "receipt": None,
     "created_by": "admin",
     "created_at": AT,

@@ -51,6 +51,7 @@ class Agent:
         self._tag = os.environ[TAG]  # ours, and so that of whatever we start
         self._name = f"{title}-{job}-{attempt}"  # of its Ray Train runs
         self._node = ray.get_runtime_context().get_node_id()
+        self._address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._folder = make_scratch("elastrain-agent-")
         self._files = Files(self._folder)
         self._shipper = LogShipper(open_storage(storage_url, storage_options), job, attempt, self._said)
@@ -102,7 +103,8 @@ class Agent:
     def updates(self, seen: int, wait_s: float) -> list[Update]:
         """What happened after update `seen`; waits for it for at most `wait_s`. A repeated call is harmless.
 
-        {number, kind: "ended", group, causes} or {number, kind: "log", worker, offset, bytes}
+        {number, kind: "ended", group, causes}, {number, kind: "log", worker, offset, bytes}, or
+        {number, kind: "actor", worker, actor, address, resources}: Ray's actor that holds a worker
         """
         with self._changed:
             self._updates = [update for update in self._updates if update["number"] > seen]
@@ -140,6 +142,9 @@ class Agent:
         while True:
             time.sleep(LOOK_EVERY_S)
             self._start_next()
+            for run in list(self._runs.values()):
+                for named in run.new_actors():
+                    self._tell({"kind": "actor", "address": self._address, **named})
             for run in [run for run in list(self._runs.values()) if run.over]:
                 try:
                     causes = run.end()

@@ -73,14 +73,15 @@ class RayLauncher:
         storage_url: str,
         storage_options: Mapping[str, str],
         said: Callable[[Fact], None],
+        named: Callable[[Fact], None] | None = None,
     ) -> None:
         """title: the job's name, for people who look at Ray. tag: in the environment of all that is started,
         see sweep.py. resources: of each worker, in Ray's names. said: takes log facts, from threads of the
-        launcher."""
+        launcher. named: likewise, which of Ray's actors holds which worker (see `Agent.updates`)."""
         self._job, self._attempt, self._title, self._tag = job, attempt, title, tag
         self._resources, self._labels = dict(resources), dict(labels)
         self._storage = (storage_url, dict(storage_options))
-        self._said = said
+        self._said, self._named = said, named or (lambda fact: None)
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._agents: dict[str, _Agent] = {}
@@ -253,6 +254,8 @@ class RayLauncher:
             agent.seen = number
             if update["kind"] == "ended":
                 self._end(update["group"], update["causes"])
+            elif update["kind"] == "actor":
+                self._named(update)
             else:
                 self._said(update)
 

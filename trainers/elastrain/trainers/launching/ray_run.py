@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -42,6 +43,7 @@ class Run:
         self._name = name
         self._error: Exception | None = None
         self._killed = False
+        self._unnamed = set(self.workers)  # whose actors `new_actors` has not told yet
         self._thread = threading.Thread(target=self._fit, daemon=True, name=f"run {self.group}")
         for worker in group.workers:
             files.write(f"{worker.worker}.start", {**worker.to_dict(), "node": node, "tag": tag})
@@ -55,6 +57,15 @@ class Run:
     def begun(self) -> bool:
         """Whether every worker process was there, or never will be."""
         return self.over or all(self._files.read(f"{worker}.pid") for worker in self.workers)
+
+    def new_actors(self) -> list[dict[str, Any]]:
+        """{worker, actor, resources}: of Ray's actors that came to hold a worker, each one once."""
+        found = []
+        for worker in sorted(self._unnamed) if self.started else ():
+            if process := self._files.read(f"{worker}.pid"):
+                self._unnamed.discard(worker)
+                found.append({"worker": worker, "actor": process["actor"], "resources": self._resources})
+        return found
 
     @property
     def over(self) -> bool:

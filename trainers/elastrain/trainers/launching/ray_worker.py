@@ -77,7 +77,12 @@ def supervise(config: Mapping[str, Any]) -> None:
 
 
 def watch_over(folder: str, group: str, worker: str) -> None:
-    """Run one worker, or server, until it ends. Raises WorkerFailed unless its exit code is 0."""
+    """Run one worker, or server, until it ends. Raises WorkerFailed unless its exit code is 0.
+
+    In the process of the actor that holds its resources.
+    """
+    import ray
+
     files = Files(Path(folder))
     with files.log(worker).open("ab") as output:
         if files.read(f"{group}.stop") is not None:
@@ -93,7 +98,9 @@ def watch_over(folder: str, group: str, worker: str) -> None:
             start_new_session=True,  # so that its children can be ended with it
         )
     _pass_on_sigterm(process)
-    files.write(f"{worker}.pid", {"pid": process.pid, "started": psutil.Process(process.pid).create_time()})
+    started = psutil.Process(process.pid).create_time()
+    actor = ray.get_runtime_context().get_actor_id()
+    files.write(f"{worker}.pid", {"pid": process.pid, "started": started, "actor": actor})
     code = process.wait()
     files.write(f"{worker}.exit", {"code": code})
     if code != 0:
