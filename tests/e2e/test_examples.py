@@ -12,7 +12,7 @@ from engine.harness import run as run_here
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 STEPS = 200
-ROUNDS = 60  # each is five steps
+ROUNDS = 60  # each is five steps; or steps of eight microbatches in eight pieces each
 # what else is asked of an example, so that every kind of server and moments are seen on Ray as well
 BOUNDED_MOMENTS = [
     "strategy.staleness=1",
