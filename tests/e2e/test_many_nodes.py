@@ -178,7 +178,7 @@ def test_what_the_claim_gives_for_workers_reaches_the_users_code_and_is_nowhere_
     lists = ("actors", "tasks", "workers", "jobs", "nodes", "runtime_envs", "placement_groups", "objects")
     paths = ["/api/jobs/", *(f"/api/v0/{of}?detail=1&limit=10000" for of in lists)]
     with httpx.Client(base_url=ray, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http:
-        shown = {path: http.get(path, timeout=30).raise_for_status().text for path in paths}
+        shown = {path: http.get(path, timeout=60).text for path in paths}
     assert run.job.id in shown["/api/jobs/"] and run.job.id in shown["/api/v0/actors?detail=1&limit=10000"]
     assert [path for path, text in shown.items() if canary in text] == []
     folder = Path(json.loads((farm.house.home / "ray.json").read_text())["temp_dir"])
