@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[int, list[str]]] = {
     "parameter_server_async": (STEPS, BOUNDED_MOMENTS),
     "compression-topk": (STEPS, SERVED),
     "split": (STEPS, []),
-    "pipeline": (STEPS, []),
+    "pipeline": (ROUNDS, []),
 }
 WITHOUT_RAY = "in engine/test_every_way.py, without Ray"
 ELSEWHERE = {
