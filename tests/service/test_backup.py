@@ -18,18 +18,16 @@ from world import ADMIN, World
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 # as in the docs, where the paths are ~/.elastrain and backup
-SQLITE = (
-    "import sqlite3, sys; source, copy = map(sqlite3.connect, sys.argv[1:]); "
-    "source.backup(copy); copy.close(); source.close()"
-)
+SQLITE = "import sqlite3, sys\nsource, copy = map(sqlite3.connect, sys.argv[1:])\nsource.backup(copy)\n"
 DUMP = ("pg_dump", "--format=custom")
 RESTORE = ("pg_restore", "--no-owner", "--exit-on-error")
 MODEL = b"the parameters of step 5"
 
 
 def test_the_commands_are_those_of_the_docs() -> None:
-    text = " ".join(DOCS.read_text().split())
-    assert SQLITE in text
+    text = DOCS.read_text()
+    assert f"elastrain.db <<'EOF'\n{SQLITE}EOF\n" in text
+    text = " ".join(text.split())
     assert " ".join(DUMP) in text and " ".join(RESTORE) in text
 
 
@@ -37,7 +35,7 @@ def saved(world: World, copy: Path, request: pytest.FixtureRequest) -> str:
     """Both commands, back and forth; -> the URL of the database that was brought back."""
     if world.store.is_sqlite:
         source, file = world.settings.home / "elastrain.db", copy / "elastrain.db"
-        subprocess.run([sys.executable, "-c", SQLITE, str(source), str(file)], check=True)
+        subprocess.run([sys.executable, "-", str(source), str(file)], input=SQLITE, text=True, check=True)
         return f"sqlite:///{file}"
     server: Postgres = request.getfixturevalue("postgres")
     url, bin_, dump = server.empty(), binaries(), copy / "elastrain.dump"

@@ -207,7 +207,7 @@ class Scribe:
             self._state.create_or_update_train_run.remote(whole[0]),
             self._state.create_or_update_train_run_attempt.remote(whole[1]),
         ]
-        ray.get(said)
+        ray.get(said, timeout=ANSWER_S)
         if whole[0].status.is_terminal():
             self._supervisors.pop(submission, None)
 
