@@ -19,7 +19,7 @@ from engine.tasks.toy import Toy
 class Slowed(Toy):
     """Every microbatch takes `sleep_s`, and `times` as long on the process whose number is in `file`."""
 
-    def __init__(self, file: str, sleep_s: float = 0.01, times: float = 3.5) -> None:
+    def __init__(self, file: str, sleep_s: float = 0.02, times: float = 3.5) -> None:
         super().__init__()
         self.file, self.least_s, self.times = Path(file), sleep_s, times
 
