@@ -62,7 +62,7 @@ def test_an_attempt_is_on_rays_list_of_train_runs_and_ends_there_as_it_ended_or_
     with closing(RayJobs(ray_head.address)) as ray_jobs:
         for name, file in (("page-failed", end), ("page-killed", tmp_path / "never")):
             command = f"{sys.executable} {DRIVER} {name} {file}"
-            ray_jobs.submit(Launch(name, command, {"ELASTRAIN_ATTEMPT": TAG}, 0.0))
+            ray_jobs.submit(Launch(name, command, {"ELASTRAIN_ATTEMPT": TAG}, {}))
 
         def listed(name: str, status: str) -> Json | None:
             run = runs(ray_head).get(f"digits-{name}-1")

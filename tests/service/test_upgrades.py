@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -112,7 +113,7 @@ def test_a_plan_of_the_version_before_is_no_trouble_and_the_next_round_makes_ano
     """It named the first in the queue in a sentence, and not by its id."""
     to_revision(empty, "0005")
     sentence = "j-1 (large), which needs at least 2 workers"
-    with Store(empty).write() as tx:
+    with closing(Store(empty)) as store, store.write() as tx:
         words = "INSERT INTO plans (name, version, at, queue, first) VALUES ('queue', 7, 1.0, '[]', '%s')"
         tx.exec_driver_sql(words % sentence)
     migrate(empty)
