@@ -104,7 +104,9 @@ def test_they_died_while_a_checkpoint_was_uploaded_and_the_one_before_it_was_use
     dying = [(22, kill_all)] if whom == "all" else [(22, kill(0)), (22, kill(1))]
     died = run(tmp_path, toy(), 4, (5, block), *dying, on_fact=clear)
     check_rolled_back(died, undisturbed, to=10)
-    assert died.attempt.checkpoints.steps()[-3:] == [20, 30, 40]
+    # one that failed is made up for at the next boundary: there may be others than those that were due
+    saved = [event["data"]["step"] for event in died.events("checkpoint.saved")]
+    assert [step for step in saved if step % 10 == 0][-3:] == [20, 30, 40]
 
 
 def test_they_died_again_and_again_before_the_next_checkpoint(tmp_path: Path, undisturbed: Run) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from elastrain.trainers.launching.parent import die_with_parent
-from elastrain.trainers.launching.sweep import TAG, WORKER, Found, belonging, sweep
+from elastrain.trainers.launching.sweep import OF_A_GROUP, TAG, WORKER, Found, belonging, sweep
 
 numbers = count()
 SLEEP = "import time; time.sleep(60)"
@@ -191,6 +191,12 @@ def test_a_workers_child_that_calls_itself_rays_is_ended_all_the_same(tag: str, 
     said(rays), said(workers)
     assert sweep(tag).pids == [workers.pid]
     assert rays.poll() is None
+
+
+def test_what_ray_train_left_of_a_group_that_ended_while_it_started_is_ended(tag: str, start: Start) -> None:
+    left = start(DEAF, name=OF_A_GROUP, ROLE="cleaner")
+    said(left)
+    assert sweep(tag).pids == [left.pid]
 
 
 def test_a_process_whose_parent_is_another_one_by_now_ends_at_once() -> None:

@@ -23,6 +23,9 @@ import psutil
 
 TAG = "ELASTRAIN_ATTEMPT"  # of every process of an attempt: "{installation}/{job}/{attempt}"
 WORKER = "ELASTRAIN_WORKER"  # beside it in a worker's, and in those of what it starts: "w3"
+# Ray Train's, one for each group, detached: it ends with the group, but for good stays if the group is ended
+# while it starts, before it was told whom to watch
+OF_A_GROUP = "ray::PlacementGroupCleaner"
 PATIENCE_S = 5.0  # for the kernel, which lets a killed process go once what it waits for is over
 LOOK_AGAIN_S = 0.05
 
@@ -102,7 +105,9 @@ def _look() -> Iterator[tuple[int, Found]]:
 
 
 def _is_rays(command: str) -> bool:
-    """Actors and tasks name themselves; before that, the script shows."""
+    """Actors and tasks name themselves; before that, the script shows. But for OF_A_GROUP."""
+    if command.startswith(OF_A_GROUP):
+        return False
     return command.startswith("ray::") or "/ray/_private/workers/" in command
 
 
