@@ -194,9 +194,10 @@ def test_a_workers_child_that_calls_itself_rays_is_ended_all_the_same(tag: str, 
 
 
 def test_what_ray_train_left_of_a_group_that_ended_while_it_started_is_ended(tag: str, start: Start) -> None:
-    left = start(DEAF, name=OF_A_GROUP, ROLE="cleaner")
-    said(left)
-    assert sweep(tag).pids == [left.pid]
+    left, driver = start(DEAF, name=OF_A_GROUP, ROLE="cleaner"), start(DEAF, ROLE="driver")
+    said(left), said(driver)
+    assert sweep(tag, workers_only=True).pids == [left.pid], "and so when the driver sweeps"
+    assert driver.poll() is None
 
 
 def test_a_process_whose_parent_is_another_one_by_now_ends_at_once() -> None:

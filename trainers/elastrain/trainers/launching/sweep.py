@@ -39,6 +39,7 @@ class Found:
     tag: str | None
     worker: str | None  # of which worker it is, or is a child
     of_ray: bool = False  # by its name, which anybody can take; but no worker's is
+    of_group: bool = False  # and serves one group only, as a worker does
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def belonging(
     found: list[int] = []
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
-        of_worker, of_driver = process.worker is not None, not (workers_only or process.of_ray)
-        if process.tag == tag and (of_worker or of_driver):
+        of_workers = process.worker is not None or process.of_group
+        if process.tag == tag and (of_workers or not (workers_only or process.of_ray)):
             found.append(process.pid)
     reached: set[int] = set()
     while found:
@@ -101,13 +102,12 @@ def _look() -> Iterator[tuple[int, Found]]:
             with contextlib.suppress(psutil.AccessDenied):
                 environment, command = process.environ(), " ".join(process.cmdline())
             tag, worker = environment.get(TAG), environment.get(WORKER)
-            yield process.pid, Found(process.pid, parent, tag, worker, _is_rays(command))
+            of_group = command.startswith(OF_A_GROUP)
+            yield process.pid, Found(process.pid, parent, tag, worker, _is_rays(command), of_group)
 
 
 def _is_rays(command: str) -> bool:
-    """Actors and tasks name themselves; before that, the script shows. But for OF_A_GROUP."""
-    if command.startswith(OF_A_GROUP):
-        return False
+    """Actors and tasks name themselves; before that, the script shows."""
     return command.startswith("ray::") or "/ray/_private/workers/" in command
 
 
