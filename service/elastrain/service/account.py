@@ -29,7 +29,8 @@ def account(history: Sequence[TransitionRow]) -> dict[str, float]:
 
 def advice(measured: Measured, most: int) -> list[str]:
     """Sentences for people. most: workers that the job may have."""
-    points = curve_of(measured).points
+    curve = curve_of(measured)
+    points = curve.points
     if len(points) < 2:
         return []
     best, fastest = max(points, key=lambda point: point[1])
@@ -39,7 +40,6 @@ def advice(measured: Measured, most: int) -> list[str]:
             f"With {last} workers it was measured to be slower than with {best} ({slower:.0f} and "
             f"{fastest:.0f} samples/s): workers.max {best} is enough"
         ]
-    curve = curve_of(measured)
     for (few, _), (many, _) in pairwise(points):
         gain = curve.gain(few, many - few)
         if gain < LITTLE and most > few:

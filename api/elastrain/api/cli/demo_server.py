@@ -106,9 +106,8 @@ def running(*options: str) -> Iterator[Server]:
     try:
         yield server
     finally:
-        before = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # who presses ctrl-C again leaves nothing either
+        # who presses ctrl-C again leaves nothing either
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             if server.stop() != 0:  # it died: what it left must not stay
                 environment = {**os.environ, "ELASTRAIN_HOME": str(home)}

@@ -60,10 +60,7 @@ class FlatModel:
             grad, parameter.grad = parameter.grad, None
             if grad is None:
                 return
-            if grad.is_sparse:
-                self._warn(f"the gradient of {piece.name} is sparse: it is made dense, and travels so")
-                grad = grad.to_dense()
-            take(piece, self._held(piece, grad))
+            take(piece, self._held(piece, self._dense(piece, grad)))
 
         hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -105,6 +102,12 @@ class FlatModel:
     def forget_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+    def _dense(self, piece: Piece, grad: Tensor) -> Tensor:
+        if not grad.is_sparse:
+            return grad
+        self._warn(f"the gradient of {piece.name} is sparse: it is made dense, and travels so")
+        return grad.to_dense()
 
     def _warn(self, text: str) -> None:
         if text not in self.warned:

@@ -147,10 +147,7 @@ class PipelineModel(SplitModel):
         grad, parameter.grad = parameter.grad, None
         if grad is None:
             return
-        if grad.is_sparse:
-            self._warn(f"the sparse gradient of {piece.name} is made dense")
-            grad = grad.to_dense()
-        flat = grad.reshape(-1)
+        flat = self._dense(piece, grad).reshape(-1)
         for number in range(len(rows)):
             part = flat[number * piece.numel : (number + 1) * piece.numel]
             rows[number, : len(part)] = part
