@@ -247,7 +247,7 @@ class FakeRay:
         append = SimpleNamespace(remote=self.told.append)
         actor = SimpleNamespace(create_or_update_train_run=append, create_or_update_train_run_attempt=append)
         state_actor.get_or_create_state_actor = lambda: actor  # type: ignore[attr-defined]
-        ray.__version__, ray.get, ray.get_actor = "2.60", lambda said: said, self._supervisor  # type: ignore[attr-defined]
+        ray.__version__, ray.get, ray.get_actor = "2.60", lambda said, timeout: said, self._supervisor  # type: ignore[attr-defined]
         for name, module in {PRIVATE: state, f"{PRIVATE}.state_actor": state_actor, "ray": ray}.items():
             monkeypatch.setitem(sys.modules, name, module)
 
