@@ -97,6 +97,12 @@ def test_a_checkpoint_costs_what_the_half_after_it_takes_longer_than_the_half_be
     assert a.extra_per_checkpoint(story, every=4) == pytest.approx([0.4, 0.4])
 
 
+def test_a_checkpoint_pauses_training_for_what_the_step_after_it_takes_longer_than_a_usual_one() -> None:
+    slow = [1.0 + 0.3 * (step % 4 == 1) for step in range(1, 14)]
+    story = commits(*((sum(slow[:n]), n, 2) for n in range(1, 14)))
+    assert a.pause_per_checkpoint(story, every=4) == pytest.approx([0.3, 0.3])
+
+
 @pytest.mark.parametrize(
     ("value", "limit", "least", "met"),
     [(1.05, 1.05, True, True), (1.04, 1.05, True, False), (0.5, 0.5, False, True), (0.51, 0.5, False, False)],

@@ -101,11 +101,9 @@ def test_nothing_in_the_compose_file_is_open_to_the_network_or_secret_or_unpinne
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
 
 
-ENGINES = (["docker", "compose"], ["docker-compose"], ["podman-compose"])
-NO_ENGINE = (
-    "nothing reads compose files here: Docker's compose plugin, docker-compose 2 (Debian: "
-    "`apt-get install docker-compose`) or podman-compose (`pip install podman-compose`)"
-)
+# the last comes with the extra `dev`
+ENGINES = (["docker", "compose"], ["docker-compose"], [f"{Path(sys.executable).parent}/podman-compose"])
+NO_ENGINE = "nothing reads compose files here: pip install podman-compose (it is in the extra `dev`)"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
+from debian import program
 from helm.rendering import CHART, render
 
 pytestmark = pytest.mark.helm
 
 RULES = CHART / "rules/elastrain.yaml"
 CASES = Path(__file__).with_name("alerts.test.yaml")
-MISSING = "promtool is not here: it comes with Prometheus (Debian: `apt-get install prometheus`)"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip(MISSING)
-    return found
+    return program("promtool", package="prometheus")
 
 
 def run(*command: str | Path) -> None:

@@ -29,6 +29,7 @@ from elastrain.trainers.strategies.served import ServedReplica
 from elastrain.trainers.strategies.serving import ServingTrainer
 from elastrain.trainers.task import Task, load_task
 from elastrain.trainers.training import code, sigterm
+from elastrain.trainers.training.background import wake_storage
 from elastrain.trainers.training.faults import UserFault, blamed_on_user
 from elastrain.trainers.training.first_put import try_in_background
 from elastrain.trainers.training.replica import Replica, make_module
@@ -58,6 +59,7 @@ def main(start: WorkerStart, node: str | None = None) -> int:
         if isinstance(shards, Shards):
             address = {**address, "shards": addresses[1:]}
         welcome = shards.agree(lambda: session.register(node or session.host, address))
+        wake_storage()
         session.storage = open_storage(welcome["storage_url"], welcome["storage_options"])
         if shards.lead:
             try_in_background(session.storage, start)

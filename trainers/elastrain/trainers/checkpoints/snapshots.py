@@ -7,12 +7,9 @@ it has heard of everything: a checkpoint without a manifest does not exist.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import queue
 import secrets
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,11 +24,11 @@ from elastrain.trainers.numerics.flat import params_digest, tensor_bytes
 from elastrain.trainers.numerics.states import Slot
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
 from elastrain.trainers.strategies.ledger import ORDER
+from elastrain.trainers.training import background
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.session import Dismissed, Session
 
 UPLOAD_TRIES = 4
-NICE = 10  # a tenth of a training thread; the lowest priority would wait for ever on a busy machine
 ROOM_S = 600.0  # for an upload to come to an end, before the next checkpoint is given up
 
 
@@ -66,7 +63,7 @@ class Snapshots:
         self.root, self.attempt = f"jobs/{job}/checkpoints", attempt
         self._queue: queue.Queue[Snapshot] = queue.Queue(maxsize=1)
         self._files = TensorFiles()
-        threading.Thread(target=self._upload_all, daemon=True, name="upload").start()
+        background.start(self._upload_all, name="upload")
 
     def take(self, replica: Replica, ownership: Ownership, rank: int, generation: int) -> None:
         """Copy now; the rest happens behind the next steps. Raises Halted if it has to wait for that."""
@@ -133,9 +130,6 @@ class Snapshots:
         return True
 
     def _upload_all(self) -> None:
-        """In what training leaves idle of the processor: hashing and writing are no less work than a step."""
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread, on Linux
         while True:
             snapshot = self._queue.get()
             try:

@@ -11,6 +11,7 @@ import threading
 
 from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.storage import Storage, StorageError
+from elastrain.trainers.training import background
 
 
 def key(start: WorkerStart) -> str:
@@ -19,9 +20,7 @@ def key(start: WorkerStart) -> str:
 
 def try_in_background(storage: Storage, start: WorkerStart) -> threading.Thread:
     """Returns at once."""
-    thread = threading.Thread(target=_try, args=(storage, start), daemon=True, name="first put")
-    thread.start()
-    return thread
+    return background.start(_try, storage, start, name="first put")
 
 
 def _try(storage: Storage, start: WorkerStart) -> None:
