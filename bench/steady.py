@@ -3,9 +3,9 @@
     python bench/steady.py [--quick]
 
 Two workers, no checkpoints. Bytes are counted at the loopback device: what a worker sends, another receives.
-A checkpoint (every 50 steps) pauses training for what the step after it takes longer than a usual one. All
-it costs is what the 25 steps after it take longer than the 25 before the next: beside training, digests are made
-and files written on the same two cores. Both are averaged over the steps from one checkpoint to the next.
+A checkpoint (every 50 steps) pauses training for what the step after it takes longer than a usual one. All it
+costs is what the 25 steps after it take longer than the 25 before the next: digests are made, files written
+beside training, on the same two cores. Both are averaged over the steps from one checkpoint to the next.
 """
 
 from __future__ import annotations

@@ -245,13 +245,15 @@ def test_steps_in_order_do_not_go_on_from_steps_that_counted_out_of_order(tmp_pa
     assert "counted out of order" in (refused.outcome.message or "")
 
 
-def test_an_asynchronous_run_goes_on_from_a_synchronous_one(tmp_path: Path) -> None:
-    run(tmp_path, toy(steps=20), 2)
-    more = run(tmp_path, served(None, resume_from="job@20"), 2, job="other")
+def test_an_asynchronous_run_goes_on_from_a_synchronous_one_and_can_be_repeated(tmp_path: Path) -> None:
+    run(tmp_path / "first", toy(steps=20), 2)
+    more = run(tmp_path / "first", served(None, resume_from="job@20"), 2, job="other")
     assert more.steps() == list(range(21, 41))
-    order = load_file(tmp_path / "objects/jobs/other/checkpoints/0000000040/order.safetensors")["order"]
-    assert order[:20].tolist() == [[step, step] for step in range(20)]
-    assert sorted(order[:, 0].tolist()) == list(range(40))
+    order = order_of(more)
+    assert order[:20] == [[step, step] for step in range(20)]
+    assert sorted(step for step, _ in order) == list(range(40))
+    again = replayed(tmp_path / "again", more, 1)
+    assert again.digests == more.digests and again.steps() == more.steps()
 
 
 def test_an_order_that_was_saved_amid_the_job_is_repeated_and_then_pushes_count_as_they_come(
