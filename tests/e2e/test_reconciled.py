@@ -19,7 +19,7 @@ def test_jobs_that_end_one_after_the_other_leave_as_many_processes_as_there_were
     """Ray keeps some of its own for the next one: two more are allowed."""
     short = [*SHORT, "epochs=1", "workers={min: 1, max: 1}"]
     counts = []
-    for _ in range(6):
+    for _ in range(3):
         job = house.client.submit(DIGITS, overrides=short)
         assert job.wait(120).status == "succeeded"
         assert eventually(lambda job=job: of(job) == [] and no_zombies(house), 30)
@@ -30,7 +30,7 @@ def test_jobs_that_end_one_after_the_other_leave_as_many_processes_as_there_were
 def test_a_driver_stopped_behind_our_back_is_followed_by_another_and_a_strangers_job_is_left_alone(
     house: House, submit: Submit
 ) -> None:
-    run = submit("epochs=200", "checkpoint.every_steps=10", workers="{min: 1, max: 1}").at_step(30)
+    run = submit("epochs=80", "checkpoint.every_steps=10", workers="{min: 1, max: 1}").at_step(30)
     ray, _, driver = run.job.refresh().data["links"]["ray_dashboard"].partition("/#/jobs/")
     token = (house.home / "ray-token").read_text().strip()
     with httpx.Client(base_url=ray, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http:
