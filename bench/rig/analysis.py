@@ -131,10 +131,10 @@ def extra_per_checkpoint(commits: Iterable[Commit], every: int, since: int = 0) 
     return found
 
 
-def pause_per_checkpoint(commits: Iterable[Commit], every: int, since: int = 0) -> list[float]:
+def pause_per_checkpoint(commits: Iterable[Commit], every: int) -> list[float]:
     """For each whole interval: how much longer the step after the checkpoint took than a usual one of it."""
     first = first_commits(commits)
-    starts = [s for s in first if s % every == 0 and s >= max(since, 1)]
+    starts = [step for step in first if step % every == 0 and step > 0]
     whole = [[first[at + k] for k in range(every + 1)] for at in starts if at + every in first]
     steps = [[b - a for a, b in pairwise(times)] for times in whole]
     return [times[0] - statistics.median(times) for times in steps]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from disks import small
 from e2e.house import DIGITS, SHORT, House, Watched, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -29,12 +29,8 @@ LARGE = [
 def disk() -> Iterator[Path]:
     """300 MiB, by a path that is short enough for Ray's sockets."""
     folder = Path(tempfile.mkdtemp(prefix="small-"))
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", folder]
-    made = subprocess.run(mount, capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"a small disk cannot be made here: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small(folder, "300m"):
+        yield folder
     folder.rmdir()
 
 

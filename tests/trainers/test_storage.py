@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disks import small
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError, open_storage
 
 SEGMENT = st.text(
@@ -150,13 +150,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a megabyte."""
     folder = tmp_path / "small disk"
     folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"a small disk cannot be made here: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small(folder, "1m"):
+        yield folder
 
 
 def test_a_full_disk_is_named_with_its_size_and_room_that_comes_back_is_used(small_disk: Path) -> None:
