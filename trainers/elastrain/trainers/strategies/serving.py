@@ -70,6 +70,7 @@ class ServingTrainer(Trainer):
         mine = self._from_its_beginning(opening.of_keepers())
         generation = super().form(mine)
         group, rank = generation.group, generation.group.rank
+        self._remember(generation)  # the last one broke off, it may be, between an update and this
         self.replica.kept = generation.ownership.held(rank)
         with self.hub.changed:
             self.hub.shelf.stay(tuple(mine.workers) if mine.restore is None else ())
@@ -181,6 +182,7 @@ class ServingTrainer(Trainer):
         """The parameters of a version go to one worker: our own chunks, and from the first server buffers."""
         head = {"kind": "task", "task": task, "buffers": generation.group.rank == 0}
         past = self.past.get(task.version)
+        assert past is not None or task.version == self.replica.step, f"version {task.version} is forgotten"
         self.hub.send(worker, head, past if past is not None else self._outgoing(generation))
 
     def _remember(self, generation: Generation) -> None:
