@@ -111,7 +111,7 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
             model.warn = lambda text: session.send("warning", message=text)
     if session.shards.count == 1:
         keep_memory()
-        touch(first_step(replica, session.start.members))
+        touch(*first_step(replica, session.start.members))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
         order = order_to_repeat(session.storage, spec, replica.plan.total_steps)
@@ -140,12 +140,12 @@ def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatM
     return split.SplitModel(module, shards, split.mesh_of(shards, lead_at))
 
 
-def first_step(replica: Replica, members: int) -> int:
-    """Elements that one of so many members holds beside its parameters: a gradient, the sums that it keeps,
-    what arrives of others, its optimizer state. One alone is soon one of two."""
+def first_step(replica: Replica, members: int) -> tuple[int, int]:
+    """Elements that one of so many members holds beside its parameters: a gradient; and the sums that it
+    keeps, what arrives of others, its optimizer state. One alone is soon one of two."""
     size, kept = replica.model.space.size, min(1.0, 2 / max(members, 1))
     arrives = min(size, AT_ONCE * BUCKET) if members > 2 else 0
-    return int(size * (1 + (1 + len(replica.rule.slots)) * kept)) + arrives
+    return replica.rule.lanes * size, int(size * (1 + len(replica.rule.slots)) * kept) + arrives
 
 
 def set_numerics(spec: JobSpec) -> None:
