@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,45 +15,80 @@ from torch import Tensor
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # <malloc.h>
 LARGE = 128 * 1024  # bytes
+HUGE_PAGE = 2 * 1024 * 1024  # bytes
 
 
-class LongVectors:
-    """Memory of vectors that are as long as the model, apart from all smaller blocks: where one of them was
-    freed, these come to lie, and the next one finds no place that is long enough. All have one length."""
+class KeptBlocks:
+    """Blocks of memory for vectors of some megabytes, apart from the allocator's (decision 42).
+
+    Among blocks of all sizes, what a large one leaves is filled with small ones, so the next large one finds
+    no place: a process took up to a third more than it used. Here a block that comes back is kept for the
+    next vector that needs half of it or more.
+    """
+
+    LEAST = 4 * HUGE_PAGE  # bytes of a vector; of smaller ones there are many, of many sizes
+    UNUSED = 100  # takes, some ten steps, after which an idle block goes once another one is needed
 
     def __init__(self) -> None:
-        self.kept = False  # what is freed stays, for the next one
+        self.open = False  # to vectors; else all are the allocator's
         self._idle: list[mmap.mmap] = []
+        self._used: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
+        self._takes = 0
+        self._taking = threading.Lock()  # not to give back: the garbage collector may do so at any moment
 
-    def take(self, elements: int) -> Tensor:
-        """(elements,) f32 for values that are about to be written, all of them."""
-        if not self.kept or not elements or torch.get_default_device().type != "cpu":
-            return blank(elements, torch.float32)
-        size = elements * torch.float32.itemsize
-        memory = self._idle.pop() if self._idle else None
-        if memory is None or len(memory) != size:
-            self._idle.clear()
-            memory = _anonymous(size)
-        lent = (ctypes.c_char * size).from_buffer(memory)  # lives as long as the tensor's storage
-        weakref.finalize(lent, self._idle.append, memory).atexit = False
-        return torch.frombuffer(lent, dtype=torch.float32)
+    def holds(self, size: int, device: torch.device | None) -> bool:
+        """Is a vector of so many bytes one for here?"""
+        kind = (device or torch.get_default_device()).type
+        return self.open and size >= self.LEAST and kind == "cpu"
+
+    def take(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """(elements,) for values that are about to be written. The block is back when nobody has the tensor,
+        or a view of it, any more."""
+        size = -(-elements * dtype.itemsize // HUGE_PAGE) * HUGE_PAGE
+        with self._taking:
+            block = self._find(size) or self._another(size)
+            self._takes += 1
+            self._used[block] = self._takes
+        lent = (ctypes.c_char * size).from_buffer(block)  # lives as long as the tensor's memory
+        weakref.finalize(lent, self._give_back, block).atexit = False
+        return torch.frombuffer(lent, dtype=dtype, count=elements)
+
+    def _find(self, size: int) -> mmap.mmap | None:
+        fits = [block for block in self._idle if size <= len(block) <= 2 * size]
+        block = min(fits, key=len, default=None)
+        if block is not None:
+            self._idle.remove(block)
+        return block
+
+    def _another(self, size: int) -> mmap.mmap:
+        for block in [b for b in self._idle if self._takes - self._used[b] >= self.UNUSED]:
+            self._idle.remove(block)
+        return _from_the_kernel(size)
+
+    def _give_back(self, block: mmap.mmap) -> None:
+        if self.open:
+            self._idle.append(block)
+
+    def close(self) -> None:
+        self.open = False
+        self._idle.clear()
 
 
-def _anonymous(size: int) -> mmap.mmap:
+def _from_the_kernel(size: int) -> mmap.mmap:
     """Of huge pages, where there are any (see allocator.py)."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return block
 
 
-long_vectors = LongVectors()  # of this process
+kept_blocks = KeptBlocks()  # of this process
 
 
 def keep_memory() -> None:
     """Let freed memory stay with the process. A step allocates and frees the same large vectors as the one
     before; given back to the kernel and faulted in again each time, they cost more than the arithmetic."""
-    long_vectors.kept = True
+    kept_blocks.open = True
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc
         libc.mallopt(M_MMAP_MAX, 0)
@@ -62,25 +99,34 @@ def return_memory() -> None:
     """Give freed memory back at once. A split model brings its blocks together and drops them, in sizes that
     vary: kept by the process, what was dropped lies in pieces between what is needed, and a process of two
     took more than one that has the whole model."""
-    long_vectors.kept = False
+    kept_blocks.close()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc; a threshold that is set stays where it is
         libc.mallopt(M_MMAP_THRESHOLD, LARGE)
         libc.mallopt(M_TRIM_THRESHOLD, LARGE)
 
 
-def touch(long: int, elements: int) -> None:
-    """Use memory for a long vector, and for so many fp32 values, once, and keep it. What a program touches
-    for the first time the kernel (and on a virtual machine its host) has to find and to clear: a joiner does
-    it before the others wait for it, and not while chunks travel to it and in its first step."""
-    long_vectors.take(long).zero_()
-    blank(elements, torch.float32).zero_()
+def touch(large: Sequence[int], state: int) -> None:
+    """Use memory for large vectors of so many fp32 values, and for what is many small ones, all at once; and
+    keep it. What a program touches for the first time the kernel (and on a virtual machine its host) has to
+    find and to clear: a joiner does it before the others wait for it, and not while chunks travel to it and
+    in its first step."""
+    vectors = [*(blank(size, torch.float32) for size in large), _unfilled(state, torch.float32)]
+    for vector in vectors:
+        vector.zero_()
 
 
 def blank(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """(elements,) for values that are about to be written, all of them. Deterministic mode fills what
-    torch.empty returns, so that a read of what nobody wrote is at least the same read everywhere: right for a
-    Task's code, a second pass over memory for ours."""
+    """(elements,) for values that are about to be written, all of them."""
+    if kept_blocks.holds(elements * dtype.itemsize, device):
+        return kept_blocks.take(elements, dtype)
+    return _unfilled(elements, dtype, device)
+
+
+def _unfilled(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """(elements,) of the allocator. Deterministic mode fills what torch.empty returns, so that a read of what
+    nobody wrote is at least the same read everywhere: right for a Task's code, a second pass over memory for
+    ours."""
     settings: Any = torch.utils.deterministic
     fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
     try:
