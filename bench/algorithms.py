@@ -7,12 +7,14 @@ twentieth of the samples, after equally many of them, and of the last second aft
 counted at the loopback device, per worker and global batch of 16 sequences: a round of local_sgd reads
 several, and its bytes are divided by them. Memory is that of the largest process (worker or server), beyond
 what one has that imported a worker and built nothing; what a split worker imports more for it (43 MB) counts.
+From one half of the run to the other it may hardly grow: a worker trains for weeks.
 The kill (SIGKILL of a worker, no spare) comes in the middle of the job: how long until anybody commits, how
 much training time went with it, and how many steps that were committed had to be made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
@@ -29,6 +31,7 @@ from rig.systems import Ours, OursSplit
 WORKERS, SEQUENCES, LOCAL_STEPS = 2, 16, 8
 LOOK_S = 0.05
 AFTER_S = 4.0  # of training after a kill
+STEADY = 1.1  # a process that grows by more from one half of its run to the other may do so for good
 PLAIN = "all_reduce"
 Strategy = dict[str, Any]
 
@@ -98,6 +101,7 @@ def story(system: Ours, batches: int, span_s: float) -> Measure:
         run.others()
         sent, since = loopback_bytes(), run.commits()[-1]["step"]
         seen = _watch(run, system, first["t"] + span_s, batches // reads)
+        early, late = (max(part) for part in (seen[: len(seen) // 2], seen[len(seen) // 2 :]))
         moved, others, commits = loopback_bytes() - sent, run.others(), run.commits()
         steps = commits[-1]["step"] - since
         step_s = (commits[-1]["t"] - first["t"]) / max(1, commits[-1]["step"] - first["step"])
@@ -106,7 +110,8 @@ def story(system: Ours, batches: int, span_s: float) -> Measure:
             "loss_time": _loss(c["loss"] for c in commits if -1.0 < c["t"] - first["t"] - span_s <= 0.0),
             "batches_per_s": reads / step_s,
             "sent_mb": moved / 1e6 / max(1, steps) / reads / WORKERS,
-            "memory_mb": seen - _imported(run, system),
+            "memory_mb": max(early, late) - _imported(run, system),
+            "grew": late / early,
             **_kill(run, system, step_s),
             "others": others,
         }
@@ -114,20 +119,21 @@ def story(system: Ours, batches: int, span_s: float) -> Measure:
     return tell
 
 
-def _watch(run: Run, system: Ours, until: float, step: int) -> float:
-    """Wait until that moment and that step, whichever is later. -> the largest worker's memory, in MB."""
-    largest = 0.0
+def _watch(run: Run, system: Ours, until: float, step: int) -> list[float]:
+    """Wait until that moment and that step, whichever is later. -> the largest worker's memory, in MB, again
+    and again."""
+    seen = []
     while now() < until or run.commits()[-1]["step"] < step:
         run.wait_step(1)  # raises if the run is over or too late
+        found = []
         for pid in system.workers(run):
-            try:
-                largest = max(largest, anonymous_mb(pid))
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                found.append(anonymous_mb(pid))
+        seen.append(max(found, default=0.0))
         time.sleep(LOOK_S)
         if now() > run.deadline:
             raise TimeoutError(f"step {step} is not reached; the last is {run.commits()[-1]['step']}")
-    return largest
+    return seen
 
 
 def _loss(values: Any) -> float | None:
@@ -190,7 +196,12 @@ def report(results: Results, out: Path) -> int:
         n: ratio(middle(n, "sent_mb"), middle(PLAIN, "sent_mb")) for n in names
     }
     redone = [m for n in names if (m := middle(n, "redone")) is not None]
-    targets = [Target("steps that anyone had to do again after a kill", max(redone, default=None), 0)]
+    grew = {n: m for n in names if (m := middle(n, "grew")) is not None}
+    figures["second_half_against_first"] = grew
+    targets = [
+        Target("steps that anyone had to do again after a kill", max(redone, default=None), 0),
+        Target("memory in a run's second half against its first", max(grew.values(), default=None), STEADY),
+    ]
     return finish(figures, targets, results.remarks)
 
 
