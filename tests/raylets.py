@@ -40,7 +40,15 @@ KNOBS = {
 class Raylet:
     """One more node of the head of a HOME. It ends with the head, by its mark, if not before."""
 
-    def __init__(self, home: Path, *, cpus: float = 1.0, resources: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        cpus: float = 1.0,
+        resources: dict[str, float] | None = None,
+        memory: int | None = None,  # bytes; None: what Ray finds
+        labels: dict[str, str] | None = None,
+    ) -> None:
         kept = Home(home)
         record, ports = json.loads((home / "ray.json").read_text()), kept.read("ports.json")
         assert ports is not None
@@ -52,6 +60,8 @@ class Raylet:
             "num_gpus": 0,
             "resources": resources or {},
             "object_store_memory": STORE_BYTES,
+            "memory": memory,
+            "labels": labels or {},
         }
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTRAIN_", "RAY_"))}
         self._environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(kept.ray_token_file)}

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from elastrain.service.up_home import Home
 from elastrain.service.up_ports import LOOPBACK
 from elastrain.service.up_ray import RayHead
+from launched import Coordinator
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +52,13 @@ def connected(ray_head: RayHead) -> Iterator[None]:
     ray.init(f"{LOOPBACK}:{ray_head.ports.gcs}", log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def coordinator() -> Iterator[Coordinator]:
+    coordinator = Coordinator()
+    thread = threading.Thread(target=coordinator.server.serve_forever)
+    thread.start()
+    yield coordinator
+    coordinator.server.shutdown()
+    thread.join()
