@@ -123,6 +123,11 @@ def blank(elements: int, dtype: torch.dtype, device: torch.device | None = None)
     return _unfilled(elements, dtype, device)
 
 
+def copied(values: Tensor) -> Tensor:
+    """A copy, in memory of the same kind."""
+    return blank(values.numel(), values.dtype, values.device).view(values.shape).copy_(values)
+
+
 def _unfilled(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """(elements,) of the allocator. Deterministic mode fills what torch.empty returns, so that a read of what
     nobody wrote is at least the same read everywhere: right for a Task's code, a second pass over memory for
