@@ -111,7 +111,7 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
             model.warn = lambda text: session.send("warning", message=text)
     if session.shards.count == 1:
         keep_memory()
-        touch(*first_step(replica, session.start.members))
+        touch(replica.rule.lanes * replica.model.space.size, first_step(replica, session.start.members))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
         order = order_to_repeat(session.storage, spec, replica.plan.total_steps)
@@ -140,18 +140,13 @@ def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatM
     return split.SplitModel(module, shards, split.mesh_of(shards, lead_at))
 
 
-def first_step(replica: Replica, members: int) -> tuple[list[int], int]:
-    """Elements of the vectors that one of so many members has at once, beside its parameters: a gradient and
-    buckets of sums; and of the optimizer's state."""
-    size, lanes = replica.model.space.size, replica.rule.lanes
-    buckets, rest = divmod(size, BUCKET)
-    sums, kept = [], size
-    if members == 2:  # the sums of all stay in the buckets in which they came
-        sums = [BUCKET] * buckets + [rest]
-    elif members > 2:  # the own ones are brought together, and those for the buddy come where buckets were
-        own, kept = size // members, 2 * size // members
-        sums = [BUCKET] * min(AT_ONCE, buckets) + [own] * (1 if own < BUCKET else 2)
-    return [lanes * length for length in [size, *sums]], len(replica.rule.slots) * kept
+def first_step(replica: Replica, members: int) -> int:
+    """Elements that one of so many members has at once, beside its parameters and a gradient: the sums that
+    it keeps, what arrives of others, its optimizer state, and copies of that which it hands over. One alone
+    is soon one of two."""
+    size, kept = replica.model.space.size, min(1.0, 2 / max(members, 1))
+    arrives = min(size, AT_ONCE * BUCKET) if members > 2 else 0
+    return int(size * (1 + (1 + len(replica.rule.slots)) * kept)) + arrives
 
 
 def set_numerics(spec: JobSpec) -> None:

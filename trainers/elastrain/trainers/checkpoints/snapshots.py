@@ -21,7 +21,7 @@ from elastrain.trainers.checkpoints.tensor_file import Entry, TensorFiles
 from elastrain.trainers.membership.messages import Json, Range
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.flat import params_digest, tensor_bytes
-from elastrain.trainers.numerics.memory import copied
+from elastrain.trainers.numerics.memory import copy_again
 from elastrain.trainers.numerics.states import Slot
 from elastrain.trainers.storage import AlreadyExists, Storage, StorageError
 from elastrain.trainers.strategies.ledger import ORDER
@@ -80,15 +80,15 @@ class Snapshots:
             return
         space, slots = model.space, replica.states.slots
         # rank 0 uploads the whole model: its own chunks are a part of the same copy
-        params = copied(model.params) if rank == 0 else model.params
+        params = copy_again(model.params) if rank == 0 else model.params
         chunks: dict[Range, dict[str, Tensor]] = {}
         ranges: list[tuple[str, int, int]] = []
         pieces: dict[str, list[Tensor]] = {s: [] for s in slots}
         for chunk in (c for c in ownership.owned(rank) if c[0] < c[1]):
             window, state = space.elements(chunk), replica.states.read(chunk)
             chunks[chunk] = {
-                "param": params[window] if rank == 0 else copied(params[window]),
-                **{s: copied(state[s]) for s in slots},
+                "param": params[window] if rank == 0 else copy_again(params[window]),
+                **{s: copy_again(state[s]) for s in slots},
             }
             for piece, a, b in model.ranges_in(chunk):
                 first = model.offset(piece)

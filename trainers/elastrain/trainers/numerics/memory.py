@@ -7,7 +7,6 @@ import ctypes
 import mmap
 import threading
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,12 +21,13 @@ class KeptBlocks:
     """Blocks of memory for vectors of some megabytes, apart from the allocator's (decision 42).
 
     Among blocks of all sizes, what a large one leaves is filled with small ones, so the next large one finds
-    no place: a process took up to a third more than it used. Here a block that comes back is kept for the
-    next vector that needs half of it or more.
+    no place, and the process takes memory that nobody has touched yet. Here a block that comes back is kept
+    for the next vector that needs half of it or more. It is for what every step or every checkpoint has
+    alike: what comes once, such as chunks that change hands, finds touched memory in the allocator's heap.
     """
 
     LEAST = 4 * HUGE_PAGE  # bytes of a vector; of smaller ones there are many, of many sizes
-    UNUSED = 100  # takes, some ten steps, after which an idle block goes once another one is needed
+    UNUSED = 100  # takes, after which an idle block goes once another one is needed
 
     def __init__(self) -> None:
         self.open = False  # to vectors; else all are the allocator's
@@ -106,32 +106,31 @@ def return_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, LARGE)
 
 
-def touch(large: Sequence[int], state: int) -> None:
-    """Use memory for large vectors of so many fp32 values, and for what is many small ones, all at once; and
-    keep it. What a program touches for the first time the kernel (and on a virtual machine its host) has to
-    find and to clear: a joiner does it before the others wait for it, and not while chunks travel to it and
-    in its first step."""
-    vectors = [*(blank(size, torch.float32) for size in large), _unfilled(state, torch.float32)]
-    for vector in vectors:
-        vector.zero_()
+def touch(again: int, once: int) -> None:
+    """Use memory for a vector of so many fp32 values as each step needs it, and for so many others; and keep
+    it. What a program touches for the first time the kernel (and on a virtual machine its host) has to find
+    and to clear: a joiner does it before the others wait for it, and not while chunks travel to it and in its
+    first step."""
+    blank_again(again, torch.float32).zero_()
+    blank(once, torch.float32).zero_()
+
+
+def blank_again(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """As `blank`, for what every step needs: of the kept blocks, if it is large."""
+    if kept_blocks.holds(elements * dtype.itemsize, device):
+        return kept_blocks.take(elements, dtype)
+    return blank(elements, dtype, device)
+
+
+def copy_again(values: Tensor) -> Tensor:
+    """A copy, as every checkpoint makes it: of the kept blocks, if it is large."""
+    return blank_again(values.numel(), values.dtype, values.device).view(values.shape).copy_(values)
 
 
 def blank(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """(elements,) for values that are about to be written, all of them."""
-    if kept_blocks.holds(elements * dtype.itemsize, device):
-        return kept_blocks.take(elements, dtype)
-    return _unfilled(elements, dtype, device)
-
-
-def copied(values: Tensor) -> Tensor:
-    """A copy, in memory of the same kind."""
-    return blank(values.numel(), values.dtype, values.device).view(values.shape).copy_(values)
-
-
-def _unfilled(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """(elements,) of the allocator. Deterministic mode fills what torch.empty returns, so that a read of what
-    nobody wrote is at least the same read everywhere: right for a Task's code, a second pass over memory for
-    ours."""
+    """(elements,) for values that are about to be written, all of them. Deterministic mode fills what
+    torch.empty returns, so that a read of what nobody wrote is at least the same read everywhere: right for a
+    Task's code, a second pass over memory for ours."""
     settings: Any = torch.utils.deterministic
     fill, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
     try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.numerics.chunks import Filling, FlatSpace, Piece
-from elastrain.trainers.numerics.memory import blank
+from elastrain.trainers.numerics.memory import blank_again
 from elastrain.trainers.numerics.tree import Climber, Node, ascent, complete_units
 
 PassedOn = Callable[[int], None]  # is told the position of each bucket whose sums are final
@@ -76,7 +76,7 @@ class Addend:
     ) -> None:
         self.sums, self.early, self.passed_on, self.fill = sums, early, passed_on, fill
         self.meets, self.top = ascent(Node(microbatch, 1), sums.parts, sums.count, sums.ceiling)
-        self.vector = blank(sums.lanes * sums.space.size, torch.float32)
+        self.vector = blank_again(sums.lanes * sums.space.size, torch.float32)
         for gap in sums.space.gaps():
             self.vector[gap].zero_()
         self.total = self.vector  # the vector in which the sum comes to lie: the leftmost one
