@@ -30,7 +30,7 @@ from elastrain.trainers.exchange.transports import (
     make_nccl,
     short,
 )
-from elastrain.trainers.numerics.memory import blank
+from elastrain.trainers.numerics.memory import blank, blank_again
 from elastrain.trainers.split.shards import Alone
 
 __all__ = ["AT_ONCE", "Broken", "Group", "Halted", "Rendezvous", "build"]
@@ -105,9 +105,14 @@ class Group:
         return self.start_exchange(sends, sizes, dtype)()
 
     def start_exchange(
-        self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype
+        self,
+        sends: Sequence[Tensor | None],
+        sizes: Sequence[int],
+        dtype: torch.dtype,
+        again: bool = False,
     ) -> Arrival:
-        """As `exchange`, begun now and finished by calling what is returned."""
+        """As `exchange`, begun now and finished by calling what is returned. again: as much comes in every
+        step."""
         data = self._data
         if data is None:
             return Arrival(None, None, torch.empty(0, dtype=dtype), [0])
@@ -115,7 +120,7 @@ class Group:
         self._sent += sum(t.nbytes for r, t in enumerate(sends) if t is not None and r != self.rank)
         parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
         source = joined(parts)
-        target = blank(sum(came), dtype, data.device)
+        target = (blank_again if again else blank)(sum(came), dtype, data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
         return Arrival(data, work, target, came)
 

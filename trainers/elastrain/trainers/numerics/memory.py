@@ -26,7 +26,7 @@ class KeptBlocks:
     alike: what comes once, such as chunks that change hands, finds touched memory in the allocator's heap.
     """
 
-    LEAST = 4 * HUGE_PAGE  # bytes of a vector; of smaller ones there are many, of many sizes
+    LEAST = HUGE_PAGE  # bytes of a vector; of smaller ones there are many, of many sizes
     UNUSED = 100  # takes, after which an idle block goes once another one is needed
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ from elastrain.trainers.membership.messages import Range
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.graphs import Graph, heard, hearers
-from elastrain.trainers.numerics.memory import blank
+from elastrain.trainers.numerics.memory import blank, blank_again
 from elastrain.trainers.strategies.all_reduce import AllReduce
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.session import Session
@@ -92,14 +92,14 @@ class Mixing(Reduction):
         params, told = replica.model.params, hearers(graph, self.world, self.rank)
         sizes = [params.numel() if r in self.weights and r != self.rank else 0 for r in range(self.world)]
         sends = [params if r in told else None for r in range(self.world)]
-        self._theirs = group.start_exchange(sends, sizes, torch.float32)
+        self._theirs = group.start_exchange(sends, sizes, torch.float32, again=True)
 
     def passed_on(self, bucket: int) -> None:
         """Nothing of a gradient is sent."""
 
     def finish(self) -> None:
         arrived, params = self._theirs(), self.replica.model.params
-        mixed, apart = torch.zeros_like(params), 0.0
+        mixed, apart = blank_again(len(params), params.dtype, params.device).zero_(), 0.0
         for other, weight in self.weights.items():
             theirs = params if other == self.rank else arrived[other]
             mixed.add_(theirs, alpha=weight)
@@ -111,7 +111,7 @@ class Mixing(Reduction):
     def _take_gradient(self) -> None:
         """`world` times the own sum: so the mean over the workers is the mean of the batch."""
         space, parts = self.replica.model.space, self.partial.gradients.parts
-        total = torch.zeros(space.size)
+        total = blank_again(space.size, torch.float32).zero_()
         for node in sorted(parts):
             total += parts[node]
         wide = blank(space.block, torch.float64)
