@@ -68,7 +68,8 @@ def write_order(folder: Path, order: list[tuple[int, int]]) -> None:
     """As an asynchronous run would have left it."""
     folder.mkdir(parents=True)
     save_file({"order": torch.tensor(order)}, folder / "order.safetensors")
-    (folder / "manifest.json").write_text(json.dumps({"step": len(order)}))
+    manifest = {"step": len(order), "cursor": {"rollbacks": 0}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def written(folder: Path, steps: int, strategy: dict[str, Any], task: str, **args: Any) -> dict[str, Any]:
@@ -126,6 +127,26 @@ def test_an_asynchronous_run_goes_on_from_a_synchronous_one_and_can_be_repeated(
     assert sorted(step for step, _ in order) == list(range(40))
     again = replayed(tmp_path / "again", more, 1)
     assert again.digests == more.digests and again.steps() == more.steps()
+
+
+def test_a_repetition_begins_with_the_parameters_and_moments_of_the_job_that_the_first_run_went_on_from(
+    tmp_path: Path,
+) -> None:
+    """Another rate before it: from the seed, the same order gives other parameters. A server dies as well."""
+    before = {"name": "adamw", "lr": 5e-3, "weight_decay": 0.01}
+    run(tmp_path / "first", toy(steps=20, optimizer=before), 1)
+    spec = served(None, resume_from="job@20", task_args={"sleep_s": 0.01})
+    more = run(tmp_path / "first", spec, 2, job="other")
+    again = replayed(tmp_path / "again", more, 1, (25, kill(1)))
+    assert again.digests == more.digests
+    assert {e["data"]["to"] for e in again.events("rollback")} == {20}
+
+
+def test_a_repetition_begins_with_the_weights_that_the_first_run_began_with(tmp_path: Path) -> None:
+    run(tmp_path / "first", toy(steps=20, seed=5), 1)
+    more = run(tmp_path / "first", served(None, resume_from="job@20"), 1, job="other")
+    assert more.steps()[0] == 1, "of another seed only the model is taken"
+    assert replayed(tmp_path / "again", more, 1).digests == more.digests
 
 
 def test_an_order_that_was_saved_amid_the_job_is_repeated_and_then_pushes_count_as_they_come(

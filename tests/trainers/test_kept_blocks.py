@@ -74,6 +74,17 @@ def test_sizes_of_a_past_that_is_over_go_when_others_are_needed(
     assert sorted(map(len, blocks._idle)) == sorted(mapped[1:])
 
 
+def test_blocks_that_were_needed_at_once_only_in_the_past_go_as_well(
+    blocks: KeptBlocks, mapped: list[int]
+) -> None:
+    crowd = [blocks.take(SIZE, torch.float32) for _ in range(9)]
+    del crowd
+    for _ in range(KeptBlocks.UNUSED):
+        blocks.take(SIZE, torch.float32)
+    blocks.take(16 * SIZE, torch.float32)
+    assert len(mapped) == 10 and len(blocks._idle) == 2, "one that is in use again and again, and the new one"
+
+
 def test_nothing_is_kept_where_memory_goes_back(blocks: KeptBlocks) -> None:
     late = blocks.take(SIZE, torch.float32)
     blocks.take(SIZE, torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from elastrain.trainers.strategies import lines
 from elastrain.trainers.strategies.ledger import Task
 from elastrain.trainers.strategies.lines import Closed, Hub, Line, connect
 from elastrain.trainers.strategies.pushing import PushingWorker, Servers
@@ -136,3 +138,29 @@ def test_a_worker_whose_push_arrives_before_the_others_have_said_hello_is_heard(
     server._meet_workers(SimpleNamespace(number=1), [])  # type: ignore[arg-type]
     assert server.ledger is not None and server.ledger.choose() == Task(0, 0)
     assert server.ledger.deal() == [("w1", Task(1, 0))]
+
+
+def test_a_server_that_had_no_file_left_for_a_while_hears_workers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Strangers who call and say nothing can bring that about."""
+    plain, short = socket.socket.accept, [3]
+
+    def accept(listener: socket.socket) -> tuple[socket.socket, object]:
+        if short[0]:
+            short[0] -= 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return plain(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    hub = Hub("127.0.0.1", "key")
+    hub.open(1, ["w0"])
+    hello(hub)
+    assert heard(hub) == ("w0", "hello") and short == [0]
+    hub.leave()
+
+
+def test_a_stranger_who_says_nothing_is_hung_up_on(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "HELLO_S", 0.05)
+    with socket.create_connection(("127.0.0.1", hub.port), timeout=PATIENCE_S) as stranger:
+        assert stranger.recv(1) == b""

@@ -27,9 +27,10 @@ def repeats(replay: str | None = "j", staleness: int | None = None) -> JobSpec:
     return parse_spec({"name": "x", "task": "a:B", "epochs": 1, "strategy": strategy})
 
 
-def saved(storage: Storage, step: int, order: list[tuple[int, int]] | None) -> None:
+def saved(storage: Storage, step: int, order: list[tuple[int, int]] | None, rollbacks: int = 0) -> None:
     folder = f"jobs/j/checkpoints/{step:010d}"
-    storage.put(f"{folder}/manifest.json", json.dumps({"step": step}).encode())
+    manifest = {"step": step, "cursor": {"rollbacks": rollbacks}}
+    storage.put(f"{folder}/manifest.json", json.dumps(manifest).encode())
     if order is not None:
         storage.put(f"{folder}/order.safetensors", save({"order": torch.tensor(order)}))
 
@@ -59,6 +60,12 @@ def test_an_order_that_does_not_fit_is_refused_before_anybody_waits_for_its_end(
     with pytest.raises(UserFault, match=told) as refused:
         order_to_repeat(storage, repeats(staleness=bound), total)
     assert refused.value.fault.phase == "verdict"
+
+
+def test_a_run_whose_rate_was_lowered_on_its_way_is_not_repeated_at_another(storage: Storage) -> None:
+    saved(storage, 2, [(0, 0), (1, 1)], rollbacks=1)
+    with pytest.raises(UserFault, match="was rolled back 1 times"):
+        order_to_repeat(storage, repeats(), 2)
 
 
 def test_a_job_without_a_checkpoint_has_nothing_to_repeat(storage: Storage) -> None:

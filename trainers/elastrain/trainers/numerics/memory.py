@@ -55,7 +55,8 @@ class KeptBlocks:
 
     def _find(self, size: int) -> mmap.mmap | None:
         fits = [block for block in self._idle if size <= len(block) <= 2 * size]
-        block = min(fits, key=len, default=None)
+        # of equal ones the last that was used, so that those which are too many get old
+        block = min(fits, key=lambda block: (len(block), -self._used[block]), default=None)
         if block is not None:
             self._idle.remove(block)
         return block

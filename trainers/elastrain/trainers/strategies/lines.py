@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +85,16 @@ class Line:
         except OSError as error:
             raise Closed(str(error)) from error
         return target
+
+    @contextlib.contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """What is waited for meanwhile fails after so long without a byte: Closed."""
+        self._socket.settimeout(seconds)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                self._socket.settimeout(None)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -196,13 +206,19 @@ class Hub:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
-            threading.Thread(target=self._serve, args=(Line(connection),), daemon=True, name="line").start()
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(LOOK_S)  # no file is left, or whoever called hung up at once
+                continue
+            with contextlib.suppress(OSError, RuntimeError):  # it is gone already; no thread is to be had
+                line = Line(connection)
+                threading.Thread(target=self._serve, args=(line,), daemon=True, name="line").start()
 
     def _serve(self, line: Line) -> None:
         outgoing: queue.SimpleQueue[Any] | None = None
         try:
-            hello, _ = line.receive(HELLO_BYTES)
+            with line.at_most(HELLO_S):  # whoever has not shown the key keeps no thread for ever
+                hello, _ = line.receive(HELLO_BYTES)
             if not hmac.compare_digest(str(hello.get("key", "")), self._key):
                 return
             worker, generation = str(hello["worker"]), int(hello["generation"])

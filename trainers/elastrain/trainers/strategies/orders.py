@@ -35,6 +35,11 @@ def order_to_repeat(storage: Storage, spec: JobSpec, total: int) -> list[Task] |
         refuse(f"strategy.replay {source}: checkpoint {step} has no order, it is not of an asynchronous run")
     assert manifest["step"] == len(order)
     tasks = [Task(*row) for row in order]
+    if times := manifest["cursor"]["rollbacks"]:
+        refuse(
+            f"strategy.replay {source}: it was rolled back {times} times for its divergence, and an order "
+            "does not say at which learning rate a push counted: it cannot be repeated"
+        )
     if why := _misfit(tasks, total, spec.strategy.staleness):
         refuse(f"strategy.replay {source}: {why}")
     return tasks

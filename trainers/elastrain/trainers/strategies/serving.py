@@ -87,13 +87,16 @@ class ServingTrainer(Trainer):
 
     def _from_its_beginning(self, opening: Opening) -> Opening:
         """A replay needs versions of the past, which are in no checkpoint and which a new server has not: it
-        goes on with the same servers, or begins anew. All servers see it alike. Raises Broken."""
+        goes on with the same servers, or begins anew: from the other job's checkpoint if it began there, of
+        whose past its order needs nothing. All servers see it alike. Raises Broken."""
         servers, before = opening.workers, self.met
         self.met = servers
         if self.repeats is None or opening.step >= len(self.repeats):  # it is past what it repeats
             return opening
         if opening.restore is not None:
             self.past = {}
+            if all(task.version >= opening.step for task in self.repeats[opening.step :]):
+                return opening
             return replace(opening, restore={**opening.restore, "manifest": None})
         if servers != before:
             self.replica.forget()
