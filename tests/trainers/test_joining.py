@@ -41,7 +41,7 @@ class Breaking(Group):
         super().__init__(1, 2)
         self.left = breaks_at
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Arrival:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Arrival:
         self.left -= 1
         return Broke() if self.left < 0 else Arrival(None, None, torch.zeros(sum(sizes), dtype=dtype), sizes)
 
@@ -79,7 +79,7 @@ def test_whoever_waits_for_chunks_goes_on_with_something_else_until_they_are_her
     class Late(Breaking):
         here = False
 
-        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Arrival:
+        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Arrival:
             arrival = super().start_exchange(sends, sizes, dtype)
             arrival.ready = lambda: self.here  # type: ignore[method-assign]
             return arrival
@@ -168,7 +168,7 @@ def test_an_exception_while_chunks_travel_waits_for_the_step_so_that_nobody_leav
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Slow(Breaking):
-        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Arrival:
+        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Arrival:
             arrival = super().start_exchange(sends, sizes, dtype)
             arrival.ready = lambda: False  # type: ignore[method-assign]
             return arrival

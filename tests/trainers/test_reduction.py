@@ -31,7 +31,7 @@ class Peer(Group):
         self.sent: list[Tensor] = []
         self.here = False
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype) -> Any:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Any:
         if self.breaks_at == len(self.sent):
             raise Broken("the peer is gone")
         self.sent.append(sends[1])

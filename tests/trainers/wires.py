@@ -34,7 +34,13 @@ class Member(Group):
         super().__init__(rank, wires.world)
         self.wires, self.number = wires, 0
 
-    def start_exchange(self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype) -> Any:
+    def start_exchange(
+        self,
+        sends: Sequence[Tensor | None],
+        sizes: Sequence[int],
+        dtype: torch.dtype,
+        again: bool = False,
+    ) -> Any:
         number, self.number = self.number, self.number + 1
         with self.wires.changed:
             for to, tensor in enumerate(sends):
