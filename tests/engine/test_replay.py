@@ -163,6 +163,45 @@ def test_an_order_that_was_saved_amid_the_job_is_repeated_and_then_pushes_count_
     assert not again.events("rollback"), "past the order that it repeats it does not begin anew"
 
 
+def test_the_job_that_is_repeated_was_deleted_amid_the_repetition_and_a_server_died(tmp_path: Path) -> None:
+    """The next server looked for the order in the job that was gone, and the repetition failed."""
+    first = run(tmp_path / "first", served(None, task_args={"sleep_s": 0.01}), 2)
+
+    def delete(again: Run) -> None:
+        shutil.rmtree(again.folder / "objects/jobs/job")
+
+    again = replayed(tmp_path / "again", first, 2, (8, delete), (12, kill(0)))
+    assert again.digests == first.digests and again.events("rollback")
+
+
+def test_a_repetition_that_began_amid_a_run_that_had_begun_elsewhere_is_refused(tmp_path: Path) -> None:
+    """It trained from the seed, as what the coordinator believed to be step 20."""
+    spec = served(None, task_args={"sleep_s": 0.01}, checkpoint={"every_steps": 10, "keep": 9})
+    first = run(tmp_path, spec, 3)
+    order = order_of(first)
+    assert min(version for _, version in order[20:]) < 20, "else it could"
+    strategy = {**first.spec["strategy"], "replay": "job"}
+    refused = run(tmp_path, {**spec, "strategy": strategy, "resume_from": "job@20"}, 2, job="again")
+    assert refused.outcome is not None and refused.outcome.failed_by == "user" and not refused.steps()
+    assert "begin where that run began" in (refused.outcome.message or "")
+
+
+def test_a_repetition_at_a_rate_at_which_it_diverges_fails_and_says_that_it_is_none_any_more(
+    tmp_path: Path,
+) -> None:
+    first = run(tmp_path / "first", served(None, non_finite={"policy": "rollback", "max": 0}), 1)
+    optimizer = {"name": "sgd", "lr": 1e20}
+    other = Run(first.folder, {**first.spec, "optimizer": optimizer}, 1, job=first.job)
+    again = replayed(tmp_path / "again", other, 1)
+    assert again.outcome is not None and again.outcome.failed_by == "user"
+    told = again.outcome.message or ""
+    assert (
+        "strategy.replay job@40" in told
+        and "not finite" in told
+        and "that run is not repeated any more" in told
+    )
+
+
 def test_an_order_that_the_job_is_too_short_for_is_refused_before_the_first_step(tmp_path: Path) -> None:
     run(tmp_path, served(None), 2)
     strategy = {"name": "parameter_server", "staleness": None, "replay": "job"}

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from elastrain.trainers.strategies.ledger import Ledger, Task
+from elastrain.trainers.strategies.ledger import Ledger, Replay, Task
 from elastrain.trainers.strategies.shelf import Delivery, Shelf, everywhere
 
 Values = dict[int, int]  # block -> digest
@@ -116,7 +116,7 @@ class World:
         common = everywhere([list(s.shelf.parts) for s in self.servers])
         for server in self.servers:
             server.shelf.drop_all_but(common)
-        self.ledger = Ledger(self.total, list(known), self.bound, self.replay)
+        self.ledger = Ledger(self.total, list(known), self.bound, self.replay and Replay(self.replay))
         self.ledger.stored(common)
         self.words: list[tuple[str, int]] = []  # on their way to the first server
         for worker in self.workers:

@@ -15,17 +15,20 @@ SIZE = 100 * BUCKET
 
 
 @pytest.mark.parametrize(
-    ("members", "expected"),
+    ("keepers", "expected"),
     [
         (1, 4 * SIZE),  # soon one of two
         (2, 4 * SIZE),  # copies, sums, two slots
         (4, SIZE + 3 * SIZE // 2 + AT_ONCE * BUCKET),
+        (0, SIZE),  # a worker with servers
         (100, SIZE + 3 * SIZE // 50 + AT_ONCE * BUCKET),
     ],
 )
-def test_of_many_workers_each_touches_its_share_of_the_state(members: int, expected: int) -> None:
+def test_each_touches_its_share_of_the_state_and_a_worker_with_servers_none(
+    keepers: int, expected: int
+) -> None:
     replica: Any = SimpleNamespace(
         rule=SimpleNamespace(slots=("exp_avg", "exp_avg_sq")),
         model=SimpleNamespace(space=SimpleNamespace(size=SIZE)),
     )
-    assert first_step(replica, members) == expected
+    assert first_step(replica, keepers) == expected

@@ -131,7 +131,7 @@ def test_a_worker_whose_push_arrives_before_the_others_have_said_hello_is_heard(
     server.strategy = SimpleNamespace(staleness=None)  # type: ignore[assignment]
     server.replica = SimpleNamespace(plan=SimpleNamespace(total_steps=9), order=[], step=0)  # type: ignore[assignment]
     server.session = SimpleNamespace(check=lambda generation: None)  # type: ignore[assignment]
-    server.hub, server.repeats, server.workers = hub, None, ["w0", "w1"]
+    server.hub, server.replay, server.workers = hub, None, ["w0", "w1"]
     words = ("w0", {"kind": "hello", "task": [0, 0]}), ("w0", {"kind": "arrived", "step": 0})
     for word in (*words, ("w1", {"kind": "hello", "task": None})):
         hub.inbox.put(word)

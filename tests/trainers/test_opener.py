@@ -16,9 +16,11 @@ from elastrain.trainers.membership.balance import Pace
 from elastrain.trainers.membership.machine import Phase
 from elastrain.trainers.membership.messages import Event, Json
 from elastrain.trainers.numerics.cursor import Cursor
-from elastrain.trainers.spec import parse_spec
+from elastrain.trainers.spec import Source, parse_spec
 from elastrain.trainers.spec.source import MODEL_ONLY, NoSource
 from elastrain.trainers.storage import StorageError
+from elastrain.trainers.strategies.ledger import Task
+from elastrain.trainers.strategies.orders import Repetition
 from trainers.stage import Stage
 
 WAIT_S = 10.0
@@ -39,6 +41,7 @@ class Checkpoints:
         self.discarded: list[int] = []
         self.said: list[Json] = []
         self.other: str | None = None  # what has changed of the data since
+        self.repetition: Repetition | None = None
 
     def newest(self) -> tuple[str, Json] | None:
         self.asked.set()
@@ -271,6 +274,25 @@ def test_training_went_wrong_and_what_was_saved_since_then_is_discarded_once_it_
         told = await it.coordinator.told.get()
         assert it.checkpoints.discarded == [24] and it.discarded_when_settled == []
         assert (told["step"], told["restore"]["rollbacks"]) == (20, 1)
+
+    play(scene)
+
+
+def test_a_repetition_went_wrong_and_is_failed_instead_of_going_on_at_a_lower_rate() -> None:
+    """It began anew at half the rate, and succeeded with other bits than the run that it repeated."""
+
+    async def scene() -> None:
+        it = Scene(0)
+        it.checkpoints.repetition = Repetition(Source("j", 40), [Task(n, n) for n in range(40)])
+        it.opener.open(it.opening(m.Rewind(24, 1, "the loss of step 12 is not finite")))
+        why, by = await it.given_up.get()
+        assert (
+            why.startswith("strategy.replay j@40: the loss of step 12 is not finite: but then")
+            and by == "user"
+        )
+        it.checkpoints.answers = [40]  # past the order it is as any other job
+        it.opener.open(it.opening(m.Rewind(44, 1, "NaN")))
+        assert (await it.coordinator.told.get())["restore"]["rollbacks"] == 1
 
     play(scene)
 

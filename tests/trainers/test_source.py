@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save
 
 from elastrain.trainers.checkpoints.manifests import Checkpoints
 from elastrain.trainers.numerics.cursor import Cursor
@@ -16,6 +18,7 @@ from elastrain.trainers.storage import Storage, open_storage
 from elastrain.trainers.strategies.ledger import ORDER
 
 SAMPLES = 300
+ORDERED = torch.tensor([(n, n) for n in range(50)])
 SERVED = {"name": "parameter_server", "staleness": None}
 ROUNDS = {"name": "local_sgd", "local_steps": 2, "replicas": 4}
 
@@ -38,7 +41,9 @@ class Bucket:
         manifest |= {"files": files, "place": place(spec, samples), **more}
         folder = f"jobs/{name}/checkpoints/{step:010d}"
         for file in files:
-            self.storage.put(f"{folder}/{file['name']}", b"x", create_only=False)
+            data = save({"order": ORDERED[:step]}) if file["name"] == ORDER else b"x"
+            file["bytes"] = len(data)
+            self.storage.put(f"{folder}/{file['name']}", data, create_only=False)
         self.storage.put(f"{folder}/manifest.json", json.dumps(manifest).encode())
 
     def offers(self, spec: JobSpec, samples: int | None = SAMPLES) -> dict[str, Any] | None:
@@ -112,15 +117,29 @@ def test_amid_an_order_that_is_repeated_a_job_goes_on_from_where_it_began_and_no
     bucket: Bucket,
 ) -> None:
     bucket.saved("pushed", 40, job(strategy=SERVED), files=["model.safetensors", ORDER])
+    bucket.saved("pushed", 10, job(strategy=SERVED), files=["model.safetensors", ORDER])
     bucket.saved("mine", 39, job())
     for replay in ("pushed@40", "pushed"):
         strategy = {**SERVED, "replay": replay}
         assert bucket.offers(job(strategy=strategy)) is None, "from the seed"
         offered = bucket.offers(job(strategy=strategy, resume_from="first"))
         assert offered is not None and offered["job"] == "first"
+        offered = bucket.offers(job(strategy=strategy, resume_from="pushed@10"))
+        assert offered is not None and offered["step"] == 10
+        with pytest.raises(NoSource, match="nothing would be left to repeat"):
+            bucket.offers(job(strategy=strategy, resume_from="pushed@40"))
     bucket.saved("mine", 40, job())
     offered = bucket.offers(job(strategy={**SERVED, "replay": "pushed"}))
     assert offered is not None and offered["step"] == 40, "past the order it is as any other job"
+
+
+def test_the_job_to_begin_from_went_on_and_the_next_generation_began_where_the_first_had(
+    bucket: Bucket,
+) -> None:
+    checkpoints = Checkpoints(bucket.storage, "mine", 1, job(resume_from="first"), lambda fact: None)
+    first = checkpoints.newest()
+    bucket.saved("first", 30, job())
+    assert checkpoints.newest() == first and first is not None and first[1]["step"] == 20
 
 
 def test_what_is_not_known_yet_makes_no_difference() -> None:

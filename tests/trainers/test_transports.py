@@ -286,3 +286,28 @@ def test_who_waits_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> N
     patience.until(lambda: len(said) >= 3)
     patience.until(lambda: len(said) >= 4)
     assert said == [0, 0, 0, 1], "with how much got through"
+
+
+class Echo:
+    """The control line of two members who always say the same."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []  # bytes of each exchange, by one member
+
+    def all_gather(self, everyone: Tensor, mine: Tensor) -> None:
+        self.sent.append(mine.numel())
+        everyone.copy_(torch.cat([mine, mine]))
+
+    def join(self, work: None) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+def test_a_long_word_that_was_said_once_does_not_make_every_later_word_as_long() -> None:
+    """The order of a long run was handed to a new server: each commit after it moved as many bytes."""
+    line: Any = Echo()
+    group = Group(0, 2, line, line)
+    long = ["x" * 10_000]
+    for entry in (1, long, long, 1, 1):
+        assert group.gather_json(entry) == [entry, entry]
+    assert line.sent == [4096, 4096, 16384, 16384, 16384, 4096]

@@ -125,6 +125,7 @@ class Trainer:
         else:
             ahead = partial(self._ahead, generation)
             self.way.hand_over(self.replica, opening, group, ownership, ahead)
+        assert self.replica.step == opening.step, f"at {self.replica.step}, was to be at {opening.step}"
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)
         parking.clear()
         return generation

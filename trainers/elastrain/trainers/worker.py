@@ -17,20 +17,22 @@ from elastrain.trainers.numerics.chunks import BUCKET
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.memory import keep_memory, return_memory, touch
 from elastrain.trainers.spec import JobSpec, parse_spec
-from elastrain.trainers.spec.strategies import asynchronous
+from elastrain.trainers.spec.source import NoSource
+from elastrain.trainers.spec.strategies import ParameterServer, asynchronous, servers_of
 from elastrain.trainers.split.follower import session_of
 from elastrain.trainers.split.lockstep import Shards, fork
 from elastrain.trainers.split.shards import Alone
 from elastrain.trainers.storage import open_storage
+from elastrain.trainers.strategies.ledger import Replay
 from elastrain.trainers.strategies.lines import Hub
-from elastrain.trainers.strategies.orders import order_to_repeat
+from elastrain.trainers.strategies.orders import own_copy
 from elastrain.trainers.strategies.pushing import PushingWorker
 from elastrain.trainers.strategies.served import ServedReplica
 from elastrain.trainers.strategies.serving import ServingTrainer
 from elastrain.trainers.task import Task, load_task
 from elastrain.trainers.training import code, sigterm
 from elastrain.trainers.training.background import wake_storage
-from elastrain.trainers.training.faults import UserFault, blamed_on_user
+from elastrain.trainers.training.faults import UserFault, blamed_on_user, refuse
 from elastrain.trainers.training.first_put import try_in_background
 from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
@@ -111,11 +113,12 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
             model.warn = lambda text: session.send("warning", message=text)
     if session.shards.count == 1:
         keep_memory()
-        touch(replica.rule.lanes * replica.model.space.size, first_step(replica, session.start.members))
+        keepers = session.start.members if hub is not None or not servers_of(spec.strategy) else 0
+        touch(replica.rule.lanes * replica.model.space.size, first_step(replica, keepers))
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
-        order = order_to_repeat(session.storage, spec, replica.plan.total_steps)
-        return ServingTrainer(replica, reader, session, snapshots, order)
+        replay = to_repeat(session, spec, replica.plan.total_steps)
+        return ServingTrainer(replica, reader, session, snapshots, replay)
     kind = PushingWorker if asynchronous(spec.strategy) else Trainer
     return kind(replica, reader, session, snapshots)
 
@@ -140,12 +143,28 @@ def flat_model(spec: JobSpec, task: Task, shards: Alone, lead_at: Json) -> FlatM
     return split.SplitModel(module, shards, split.mesh_of(shards, lead_at))
 
 
-def first_step(replica: Replica, members: int) -> int:
-    """Elements that one of so many members has at once, beside its parameters and a gradient: the sums that
-    it keeps, what arrives of others, its optimizer state, and copies of that which it hands over. One alone
-    is soon one of two."""
-    size, kept = replica.model.space.size, min(1.0, 2 / max(members, 1))
-    arrives = min(size, AT_ONCE * BUCKET) if members > 2 else 0
+def to_repeat(session: Session, spec: JobSpec, total: int) -> Replay | None:
+    """The order that the driver has taken over for this job of so many steps. Raises UserFault."""
+    repetition = own_copy(session.storage, session.start.job)
+    assert isinstance(spec.strategy, ParameterServer)
+    if repetition is None:
+        assert spec.strategy.replay is None, "it begins with what the driver has found"
+        return None
+    try:
+        repetition.must_fit(total, spec.strategy.staleness)
+    except NoSource as error:
+        refuse(str(error))
+    return Replay(repetition.order)
+
+
+def first_step(replica: Replica, keepers: int) -> int:
+    """Elements that one of so many who keep the state has at once, beside its parameters and a gradient: the
+    sums that it keeps, what arrives of others, its optimizer state, and copies of that which it hands over.
+    One alone is soon one of two. keepers 0: servers keep it, and this is a worker, which keeps nothing."""
+    size = replica.model.space.size
+    if keepers == 0:
+        return size
+    kept, arrives = min(1.0, 2 / keepers), min(size, AT_ONCE * BUCKET) if keepers > 2 else 0
     return int(size * (1 + (1 + len(replica.rule.slots)) * kept)) + arrives
 
 

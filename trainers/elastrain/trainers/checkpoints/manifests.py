@@ -18,7 +18,8 @@ from elastrain.trainers.spec import JobSpec, spec_digest
 from elastrain.trainers.spec.source import MODEL_ONLY, OUT_OF_ORDER, NoSource, Source, moved, place
 from elastrain.trainers.spec.strategies import asynchronous
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
-from elastrain.trainers.strategies.ledger import ORDER
+from elastrain.trainers.strategies import orders
+from elastrain.trainers.strategies.ledger import ORDER, Task
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Checkpoints:
         self.fence = Fence(storage, job, attempt)
         self.plan: Plan | None = None
         self.source_step: int | None = None  # of the other job's checkpoint, once that was offered
+        self.repetition: orders.Repetition | None = None  # what strategy.replay says, once taken over
 
     def own(self, manifest: Json) -> bool:
         """Whether it is of this job, and not of the one that it begins from."""
@@ -192,7 +194,9 @@ class Checkpoints:
         """(folder, manifest) of the newest checkpoint whose files are all there in full length; without one,
         of that which the spec says to begin from. Worse ones are set aside, with an event each. Contents are
         verified by whoever loads them. Raises StorageError; NoSource if there is nothing to begin from."""
-        repeats = self._repeats()
+        self.repetition = self.repetition or orders.take_over(self.storage, self.job, self.spec)
+        # amid the order it goes on from no checkpoint of its own: it needs versions of the past
+        repeats = self.repetition.steps if self.repetition is not None else 0
         for step in (step for step in reversed(self.steps()) if step >= repeats):
             manifest = self.read(step)
             why = self._fault_of(manifest, step, self.root)
@@ -201,23 +205,22 @@ class Checkpoints:
             self.set_aside(step, why or "its manifest cannot be read")
         return self._source() if self.spec.resume_from else None
 
-    def _repeats(self) -> int:
-        """Steps of the order that the job repeats. Amid them it goes on from no checkpoint: it needs versions
-        of the past, which none has."""
-        replay = getattr(self.spec.strategy, "replay", None)
-        if replay is None:
-            return 0
-        source = Source.parse(replay)
-        if source.step is not None:
-            return source.step
-        return max(self.steps(f"jobs/{source.job}/checkpoints"), default=0)
+    def _must_repeat(self, folder: str, manifest: Json) -> None:
+        """Can what the job repeats begin with another job's checkpoint? Raises NoSource."""
+        if self.repetition is None or not (step := manifest["cursor"]["step"]):
+            return
+        if any(f["name"] == ORDER for f in manifest["files"]):
+            before = orders.order_of(self.storage.get(f"{folder}/{ORDER}"))
+        else:  # one after the other
+            before = [Task(n, n) for n in range(step)]
+        self.repetition.must_begin(step, before)
 
     def _source(self) -> tuple[str, Json]:
         """The other job's checkpoints are only read: they are not ours to set aside."""
         source = Source.parse(self.spec.resume_from or "")
         root = f"jobs/{source.job}/checkpoints"
-        step = source.step if source.step is not None else max(self.steps(root), default=None)
-        if step is None:
+        step = source.step if source.step is not None else self.source_step
+        if step is None and (step := max(self.steps(root), default=None)) is None:
             raise NoSource(f"resume_from {source}: that job has no checkpoint")
         manifest = self.read(step, root)
         why = self._fault_of(manifest, step, root)
@@ -228,6 +231,7 @@ class Checkpoints:
             return folder, {**manifest, "cursor": Cursor().to_json(), "parts": [], MODEL_ONLY: other}
         if any(f["name"] == ORDER for f in manifest["files"]) and not asynchronous(self.spec.strategy):
             raise NoSource(f"resume_from {source}: {OUT_OF_ORDER}")
+        self._must_repeat(folder, manifest)
         return folder, manifest
 
     def _fault_of(self, manifest: Json | None, step: int, root: str) -> str | None:

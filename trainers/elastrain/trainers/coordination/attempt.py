@@ -244,11 +244,11 @@ class Attempt:
                     self._outcome.set_result(Outcome(outcome, step, by, message))
 
     def _start(self, worker: str, group: str) -> WorkerStart:
-        spec, machine = self.spec, self.machine
-        server, members = machine.roster.workers[worker].server, machine.policy.target
+        spec, policy, server = self.spec, self.machine.policy, self.machine.roster.workers[worker].server
         cpu = spec.strategy.server_cpu if server else spec.resources.cpu  # type: ignore[union-attr]
         whose = (worker, group, self.coordinator.url, self.key, self.job, self.number)
-        return WorkerStart(*whose, cpu, server, *spec.workers.divided, spec.threads, members)
+        keepers = policy.servers or policy.target
+        return WorkerStart(*whose, cpu, server, *spec.workers.divided, spec.threads, keepers)
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":

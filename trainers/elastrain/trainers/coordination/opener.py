@@ -104,12 +104,17 @@ class Opener:
         self.checkpoints.emit(event("checkpoint.restored", text, data))
 
     async def _look(self, rewind: m.Rewind | None) -> tuple[str, Json] | None:
-        """The newest good checkpoint; one that was made after training had gone wrong is none."""
+        """The newest good checkpoint; one that was made after training had gone wrong is none. Raises
+        NoSource, StorageError."""
         if rewind is not None:
             await self.settled()  # whether it was written in time must not depend on how fast the store is
             why = "training has gone wrong since the step before it, and goes on from an older one"
             await self.patiently(lambda: self.checkpoints.discard_after(rewind.newest, why))
         found: tuple[str, Json] | None = await self.patiently(self.checkpoints.newest)
+        step = found[1]["cursor"]["step"] if found is not None else 0
+        repetition = self.checkpoints.repetition
+        if rewind is not None and repetition is not None and step < repetition.steps:
+            repetition.must_not_lower_its_rate(rewind.why)
         return found
 
     def _rollbacks(self, cursor: Cursor, rewind: m.Rewind | None, own: bool) -> int:

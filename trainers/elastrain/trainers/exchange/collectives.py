@@ -38,7 +38,7 @@ __all__ = ["AT_ONCE", "Broken", "Group", "Halted", "Rendezvous", "build"]
 CPU = torch.device("cpu")
 STORE_S = 60.0  # until rank 0's key-value store has answered
 AT_ONCE = 2  # buckets under way: gloo has as many threads, and what waits for one of them takes memory
-_FRAME = 4096  # bytes; the first guess of how long a member's commit entry is
+_FRAME = 4096  # bytes; the least that a member's entry is given
 
 
 class Rendezvous:
@@ -130,8 +130,8 @@ class Group:
         return sent
 
     def gather_json(self, entry: Any) -> list[Any]:
-        """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry outgrew
-        the agreed frame. Entered only with all that was exchanged before in memory."""
+        """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry is longer
+        than all of the last time. Entered only with all that was exchanged before in memory."""
         if self._data is not None:
             self._data.settle()
         self._shards.gather(None)
@@ -143,8 +143,8 @@ class Group:
         data = json.dumps(entry, separators=(",", ":")).encode()
         frames = self._gather_frames(self._control, data)
         lengths = [int.from_bytes(f[:8], "little") for f in frames]
-        if max(lengths) + 8 > self._frame:
-            self._frame = 1 << (max(lengths) + 8).bit_length()
+        frame, self._frame = self._frame, max(_FRAME, 1 << (max(lengths) + 8).bit_length())
+        if max(lengths) + 8 > frame:
             frames = self._gather_frames(self._control, data)
         return [json.loads(bytes(f[8 : 8 + n])) for f, n in zip(frames, lengths, strict=True)]
 

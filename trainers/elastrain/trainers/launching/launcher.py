@@ -28,7 +28,7 @@ class WorkerStart:
     processes: int = 1  # that the model is split among; the others are its children
     split: str = "fully_shard"  # how
     threads: int = 1  # that each of them computes with
-    members: int = 1  # workers that the job is to have: how much of its state each will keep
+    members: int = 1  # how many keep the job's state together: its workers, or its servers
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

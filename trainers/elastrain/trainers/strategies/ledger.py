@@ -18,7 +18,7 @@ worker dies: its step is dealt once more, of a newer version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,12 +30,38 @@ class Task(NamedTuple):
     version: int  # how many tasks were applied to the parameters that it is computed from
 
 
+class Replay:
+    """An order to repeat, as it is asked at every step: in no more time if it is long."""
+
+    def __init__(self, order: Sequence[Task]) -> None:
+        self.order = order
+        self._places = {task: at for at, task in enumerate(order)}
+        self._last_use = {task.version: at for at, task in enumerate(order)}
+        self._behind = max((at - task.version for at, task in enumerate(order)), default=0)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def ahead(self, task: Task, version: int) -> bool:
+        """Is it still to be applied after so many?"""
+        return self._places.get(task, -1) >= version
+
+    def ready(self, version: int) -> Iterator[Task]:
+        """What is still to be applied and can be computed by now, in order."""
+        window = range(version, min(version + self._behind + 1, len(self.order)))
+        return (self.order[at] for at in window if self.order[at].version <= version)
+
+    def needs(self, old: int, version: int) -> bool:
+        """Is anything of what is still to be applied after `version` computed from the older one?"""
+        return self._last_use.get(old, -1) >= version
+
+
 @dataclass
 class Ledger:
     total: int  # steps of the job
     order: list[Task]  # what was applied
     bound: int | None = None  # the most versions that a task may be behind; None: any number
-    replay: Sequence[Task] | None = None  # the order to repeat
+    replay: Replay | None = None
     hands: dict[str, Task | None] = field(default_factory=dict)  # worker -> what it computes
     arrived: dict[Task, str] = field(
         default_factory=dict
@@ -50,9 +76,9 @@ class Ledger:
         return len(self.order)
 
     @property
-    def repeats(self) -> Sequence[Task]:
-        """What is left of the order to repeat."""
-        return self.replay[self.version :] if self.replay is not None else ()
+    def repeats(self) -> Replay | None:
+        """What it goes by, as long as there is something left of it."""
+        return self.replay if self.replay is not None and self.version < len(self.replay) else None
 
     @property
     def low(self) -> int:
@@ -82,7 +108,7 @@ class Ledger:
             return False
         if task.version > self.version:  # of a time that was rolled back
             return False
-        return not self.repeats or task in self.repeats
+        return self.repeats is None or self.repeats.ahead(task, self.version)
 
     # ---- while it trains --------------------------------------------------------------------
 
@@ -90,10 +116,10 @@ class Ledger:
         """Tasks for those who have none. Whose push is not applied yet waits for that; not so in a replay,
         where the push that has to come before it may be nobody's yet."""
         repeats = self.repeats
-        waits = set(self.arrived.values()) if not repeats else set()
+        waits = set(self.arrived.values()) if repeats is None else set()
         dealt: list[tuple[str, Task]] = []
         for worker in [w for w, task in self.hands.items() if task is None and w not in waits]:
-            task = self._next_of(repeats) if repeats else self._next()
+            task = self._next_of(repeats) if repeats is not None else self._next()
             if task is None:
                 break
             self.hands[worker] = task
@@ -110,9 +136,9 @@ class Ledger:
         step = next((s for s in range(self.low, end) if s not in self._done and s not in busy), None)
         return Task(step, version) if step is not None else None
 
-    def _next_of(self, repeats: Sequence[Task]) -> Task | None:
+    def _next_of(self, repeats: Replay) -> Task | None:
         busy = set(self.under_way)
-        return next((task for task in repeats if task not in busy and task.version <= self.version), None)
+        return next((task for task in repeats.ready(self.version) if task not in busy), None)
 
     def arrive(self, worker: str, step: int) -> bool:
         """A worker's push lies at every server. False: it has no such task: a word that is late, or twice."""
@@ -125,9 +151,9 @@ class Ledger:
 
     def choose(self) -> Task | None:
         """Whose turn it is: the first that came, or the one that the replayed order names; None: nobody's."""
-        if self.replay is None or self.version >= len(self.replay):
+        if self.repeats is None:
             return next(iter(self.arrived), None)
-        wanted = self.replay[self.version]
+        wanted = self.repeats.order[self.version]
         return wanted if wanted in self.arrived else None
 
     def commit(self, task: Task) -> int:

@@ -10,7 +10,6 @@ shelf.py), so the record decides here as well: whoever survives with it can carr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NoReturn
 
 import torch
@@ -27,7 +26,7 @@ from elastrain.trainers.numerics.flat import packed
 from elastrain.trainers.numerics.layers import due
 from elastrain.trainers.spec.strategies import ParameterServer
 from elastrain.trainers.strategies.all_reduce import AllReduce
-from elastrain.trainers.strategies.ledger import Ledger, Task
+from elastrain.trainers.strategies.ledger import Ledger, Replay, Task
 from elastrain.trainers.strategies.served import ServedReplica, record_of
 from elastrain.trainers.strategies.shelf import everywhere
 from elastrain.trainers.training.formed import Generation
@@ -48,12 +47,12 @@ class ServingTrainer(Trainer):
         reader: SampleReader,
         session: Session,
         snapshots: Snapshots,
-        order: list[Task] | None = None,
+        replay: Replay | None = None,
     ) -> None:
-        """order: the one to repeat."""
+        """replay: the order to repeat."""
         super().__init__(replica, reader, session, snapshots)
         self.way = Serving()
-        self.hub, self.repeats = replica.hub, order
+        self.hub, self.replay = replica.hub, replay
         self.ledger: Ledger | None = None
         self.workers: list[str] = []
         self.met: list[str] = []  # servers of the generation before
@@ -67,7 +66,8 @@ class ServingTrainer(Trainer):
         """Servers meet as members do, then agree on what they have of pushes, then hear of their workers."""
         self.workers = [str(m["worker"]) for m in opening.members if not m.get("keeps", True)]
         self.hub.open(opening.generation, self.workers)
-        mine = self._from_its_beginning(opening.of_keepers())
+        mine = opening.of_keepers()
+        self._same_servers(mine)
         generation = super().form(mine)
         group, rank = generation.group, generation.group.rank
         self._remember(generation)  # the last one broke off, it may be, between an update and this
@@ -85,27 +85,23 @@ class ServingTrainer(Trainer):
             self._meet_workers(generation, common)
         return generation
 
-    def _from_its_beginning(self, opening: Opening) -> Opening:
+    def _same_servers(self, opening: Opening) -> None:
         """A replay needs versions of the past, which are in no checkpoint and which a new server has not: it
-        goes on with the same servers, or begins anew: from the other job's checkpoint if it began there, of
-        whose past its order needs nothing. All servers see it alike. Raises Broken."""
+        goes on with the same servers, or begins anew (the coordinator offers no checkpoint from amid it). All
+        servers see it alike. Raises Broken."""
         servers, before = opening.workers, self.met
         self.met = servers
-        if self.repeats is None or opening.step >= len(self.repeats):  # it is past what it repeats
-            return opening
+        if self.replay is None or opening.step >= len(self.replay):  # it is past what it repeats
+            return
         if opening.restore is not None:
             self.past = {}
-            if all(task.version >= opening.step for task in self.repeats[opening.step :]):
-                return opening
-            return replace(opening, restore={**opening.restore, "manifest": None})
-        if servers != before:
+        elif servers != before:
             self.replica.forget()
             raise Broken("the servers of a replay are others: it begins anew")
-        return opening
 
     def _meet_workers(self, generation: Generation, stored: list[Task]) -> None:
         bound = self.strategy.staleness
-        ledger = Ledger(self.replica.plan.total_steps, list(self.replica.order), bound, self.repeats)
+        ledger = Ledger(self.replica.plan.total_steps, list(self.replica.order), bound, self.replay)
         ledger.stored(stored)
         while len(ledger.hands) < len(self.workers):
             worker, head = self._next_word(generation)
@@ -190,11 +186,10 @@ class ServingTrainer(Trainer):
 
     def _remember(self, generation: Generation) -> None:
         """A replay keeps each version for as long as a task that is not applied is computed from it."""
-        if self.repeats is not None:
-            version = self.replica.step
-            needed = {task.version for task in self.repeats[version:]}
-            self.past = {v: tensors for v, tensors in self.past.items() if v in needed}
-            if version in needed and version not in self.past:
+        if self.replay is not None:
+            needs, version = self.replay.needs, self.replica.step
+            self.past = {old: tensors for old, tensors in self.past.items() if needs(old, version)}
+            if version not in self.past and needs(version, version):
                 self.past[version] = self._outgoing(generation)
 
     def _outgoing(self, generation: Generation) -> list[Tensor]:
