@@ -123,8 +123,7 @@ class Trainer:
             group.barrier()
             self.replica.layout = opening.generation if self.way.twice else 0
         else:
-            ahead = partial(self._ahead, generation)
-            self.way.hand_over(self.replica, opening, group, ownership, ahead)
+            self.way.hand_over(self.replica, opening, group, ownership, partial(self._ahead, generation))
         assert self.replica.step == opening.step, f"at {self.replica.step}, was to be at {opening.step}"
         self.session.send("sealed", generation=opening.generation, step=self.replica.step)
         parking.clear()
