@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -23,6 +24,7 @@ from elastrain.trainers.coordination.attempt import Attempt
 from elastrain.trainers.launching.local_launcher import LocalLauncher
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.storage import open_storage
+from elastrain.trainers.strategies.ledger import ORDER
 
 STEPS = 200
 STALENESS = (0, 1, 2, 4, 8, 16)
@@ -69,8 +71,10 @@ def write_order(folder: Path, staleness: int) -> None:
     """As an asynchronous run would have left it."""
     folder.mkdir(parents=True)
     order = torch.tensor([(step, max(0, step - staleness)) for step in range(STEPS)], dtype=torch.int64)
-    (folder / "order.safetensors").write_bytes(save({"order": order}))
-    (folder / "manifest.json").write_text(json.dumps({"step": STEPS}))
+    data = save({"order": order})
+    (folder / ORDER).write_bytes(data)
+    files = [{"name": ORDER, "sha256": hashlib.sha256(data).hexdigest()}]
+    (folder / "manifest.json").write_text(json.dumps({"step": STEPS, "cursor": {}, "files": files}))
 
 
 def plot(found: dict[str, dict[int, float]], file: Path) -> None:

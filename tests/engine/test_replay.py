@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
+from elastrain.trainers.strategies.ledger import ORDER
 from engine.harness import Fault, Run, kill, probe, run, toy
 from engine.served import check_asynchronous, kill_worker, order_of, served
 
@@ -67,8 +69,10 @@ def test_moments_and_norms_of_an_asynchronous_run_can_be_repeated_too(tmp_path: 
 def write_order(folder: Path, order: list[tuple[int, int]]) -> None:
     """As an asynchronous run would have left it."""
     folder.mkdir(parents=True)
-    save_file({"order": torch.tensor(order)}, folder / "order.safetensors")
-    manifest = {"step": len(order), "cursor": {"rollbacks": 0}}
+    data = save({"order": torch.tensor(order)})
+    (folder / ORDER).write_bytes(data)
+    files = [{"name": ORDER, "sha256": hashlib.sha256(data).hexdigest()}]
+    manifest = {"step": len(order), "cursor": {}, "files": files}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -142,6 +146,29 @@ def test_a_repetition_begins_with_the_parameters_and_moments_of_the_job_that_the
     assert {e["data"]["to"] for e in again.events("rollback")} == {20}
 
 
+def test_a_repetition_that_would_begin_with_other_parameters_is_refused_and_does_not_succeed_as_another_run(
+    tmp_path: Path,
+) -> None:
+    """Any checkpoint of that step would do, or none at all, and the result was another one."""
+    run(tmp_path, toy(steps=20), 1)
+    run(tmp_path, toy(steps=20, optimizer={"name": "adamw", "lr": 5e-3}), 1, job="faster")
+    first = run(tmp_path, served(None, resume_from="job@20"), 1, job="other")
+    spec = {**first.spec, "strategy": {**first.spec["strategy"], "replay": "other"}}
+    for number, source in enumerate(("faster@20", None)):
+        refused = run(tmp_path, {**spec, "resume_from": source}, 1, job=f"again-{number}")
+        assert refused.outcome is not None and refused.outcome.failed_by == "user" and not refused.steps()
+        assert "that run began with checkpoint 20 of job job" in (refused.outcome.message or "")
+
+
+def test_a_fine_tuning_on_other_data_is_repeated_from_the_model_that_it_began_with(tmp_path: Path) -> None:
+    """Before a worker has said how long the data set is, it was taken for a run that goes on at step 20."""
+    run(tmp_path / "first", toy(steps=20), 1)
+    spec = served(None, resume_from="job@20", task_args={"samples": 250})
+    tuned = run(tmp_path / "first", spec, 1, job="other")
+    assert tuned.steps()[0] == 1, "of another data set only the model is taken"
+    assert replayed(tmp_path / "again", tuned, 2).digests == tuned.digests
+
+
 def test_a_repetition_begins_with_the_weights_that_the_first_run_began_with(tmp_path: Path) -> None:
     run(tmp_path / "first", toy(steps=20, seed=5), 1)
     more = run(tmp_path / "first", served(None, resume_from="job@20"), 1, job="other")
@@ -183,7 +210,7 @@ def test_a_repetition_that_began_amid_a_run_that_had_begun_elsewhere_is_refused(
     strategy = {**first.spec["strategy"], "replay": "job"}
     refused = run(tmp_path, {**spec, "strategy": strategy, "resume_from": "job@20"}, 2, job="again")
     assert refused.outcome is not None and refused.outcome.failed_by == "user" and not refused.steps()
-    assert "begin where that run began" in (refused.outcome.message or "")
+    assert "that run had no resume_from" in (refused.outcome.message or "")
 
 
 def test_a_repetition_at_a_rate_at_which_it_diverges_fails_and_says_that_it_is_none_any_more(
@@ -195,11 +222,8 @@ def test_a_repetition_at_a_rate_at_which_it_diverges_fails_and_says_that_it_is_n
     again = replayed(tmp_path / "again", other, 1)
     assert again.outcome is not None and again.outcome.failed_by == "user"
     told = again.outcome.message or ""
-    assert (
-        "strategy.replay job@40" in told
-        and "not finite" in told
-        and "that run is not repeated any more" in told
-    )
+    assert "strategy.replay job@40" in told and "not finite" in told
+    assert "another rate would not repeat it any more" in told
 
 
 def test_an_order_that_the_job_is_too_short_for_is_refused_before_the_first_step(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_repetition_went_wrong_and_is_failed_instead_of_going_on_at_a_lower_ra
         it.opener.open(it.opening(m.Rewind(24, 1, "the loss of step 12 is not finite")))
         why, by = await it.given_up.get()
         assert (
-            why.startswith("strategy.replay j@40: the loss of step 12 is not finite: but then")
+            why.startswith("strategy.replay j@40: the loss of step 12 is not finite: but there is")
             and by == "user"
         )
         it.checkpoints.answers = [40]  # past the order it is as any other job

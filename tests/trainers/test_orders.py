@@ -3,6 +3,7 @@ fit."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,14 @@ def repeats(replay: str | None = "j") -> JobSpec:
     return parse_spec({"name": "x", "task": "a:B", "epochs": 1, "strategy": strategy})
 
 
-def saved(storage: Storage, step: int, order: Rows | bytes | None, rollbacks: int = 0) -> None:
+def saved(storage: Storage, step: int, order: Rows | None, rotten: bool = False, **more: Any) -> None:
     folder = f"jobs/j/checkpoints/{step:010d}"
-    manifest = {"step": step, "cursor": {"rollbacks": rollbacks}}
+    data = save({"order": torch.tensor(order or [(0, 0)])})
+    file = {"name": "order.safetensors", "sha256": hashlib.sha256(data).hexdigest()}
+    manifest = {"step": step, "cursor": {}, "files": [file] if order is not None else [], **more}
     storage.put(f"{folder}/manifest.json", json.dumps(manifest).encode())
-    if isinstance(order, list):
-        order = save({"order": torch.tensor(order)})
     if order is not None:
-        storage.put(f"{folder}/order.safetensors", order)
+        storage.put(f"{folder}/order.safetensors", data[:-1] + b"\1" if rotten else data)
 
 
 def delete_the_other_job(storage: Storage) -> None:
@@ -47,7 +48,7 @@ def delete_the_other_job(storage: Storage) -> None:
 
 
 def repetition(*order: tuple[int, int]) -> Repetition:
-    return Repetition(Source("j", len(order)), [Task(*row) for row in order])
+    return Repetition(Source("j", len(order)), [Task(*row) for row in order], known=False)
 
 
 def test_the_newest_order_or_that_of_a_step_is_repeated(storage: Storage) -> None:
@@ -101,22 +102,21 @@ def test_a_store_that_is_away_is_not_taken_for_a_job_without_an_order(storage: S
 
 
 @pytest.mark.parametrize(
-    ("order", "rollbacks", "told"),
+    ("order", "more", "told"),
     [
-        (None, 0, "has no order"),
-        ([(0, 0), (1, 1)], 1, "was rolled back 1 times"),
-        ([(0, 0), (0, 1)], 0, "its order is damaged"),
-        ([(0, 0), (1, 2)], 0, "its order is damaged"),
-        ([(0, 0)], 0, "its order is damaged"),
-        (b"nonsense", 0, "its order cannot be read"),
-        (save({"else": torch.zeros(1)}), 0, "its order cannot be read"),
+        (None, {}, "has no order"),
+        ([(0, 0), (1, 1)], {"cursor": {"rollbacks": 1}}, "was rolled back 1 times"),
+        ([(0, 0), (0, 1)], {}, "its order is damaged"),
+        ([(0, 0), (1, 2)], {}, "its order is damaged"),
+        ([(0, 0)], {}, "its order is damaged"),
+        ([(0, 0), (1, 1)], {"place": {"seed": 7}}, "seed is 0 and was 7"),
     ],
-    ids=["synchronous", "rolled back", "a step twice", "of later than itself", "cut off", "no file", "other"],
+    ids=["synchronous", "rolled back", "a step twice", "of later than itself", "cut off", "other data"],
 )
 def test_an_order_that_cannot_be_repeated_is_refused_before_anything_is_started(
-    storage: Storage, order: Any, rollbacks: int, told: str
+    storage: Storage, order: Any, more: dict[str, Any], told: str
 ) -> None:
-    saved(storage, 2, order, rollbacks)
+    saved(storage, 2, order, **more)
     for replay in ("j", "j@2"):
         with pytest.raises(NoSource, match=told) as refused:
             take_over(storage, MINE, repeats(replay))
@@ -124,10 +124,16 @@ def test_an_order_that_cannot_be_repeated_is_refused_before_anything_is_started(
     assert own_copy(storage, MINE) is None
 
 
+def test_a_bit_of_an_order_had_flipped_and_nothing_else_was_repeated_in_its_place(storage: Storage) -> None:
+    saved(storage, 2, [(1, 0), (0, 0)], rotten=True)
+    with pytest.raises(NoSource, match="its checksum differs"):
+        take_over(storage, MINE, repeats())
+
+
 def test_a_job_without_a_checkpoint_has_nothing_to_repeat(storage: Storage) -> None:
     with pytest.raises(NoSource, match=r"strategy\.replay j: that job has no checkpoint"):
         take_over(storage, MINE, repeats())
-    with pytest.raises(NoSource, match=r"strategy\.replay j@7: checkpoint 7 is not there"):
+    with pytest.raises(NoSource, match=r"strategy\.replay j@7: that checkpoint is not there"):
         take_over(storage, MINE, repeats("j@7"))
 
 
@@ -149,6 +155,9 @@ def test_an_order_that_does_not_fit_is_refused_before_anybody_waits_for_its_end(
     repetition(*order).must_fit(3, None)
 
 
+LOADED = {"job": "x", "step": 3, "state_digest": "s", "params_digest": "p", "model_only": False}
+
+
 @pytest.mark.parametrize(
     ("step", "before", "told"),
     [
@@ -163,10 +172,36 @@ def test_a_repetition_that_cannot_begin_where_resume_from_says_is_refused(
     """It began at the seed, and the coordinator believed that it was at the step of that checkpoint."""
     it = repetition((0, 0), (1, 0), (2, 1), (3, 2), (4, 3))
     with pytest.raises(NoSource, match=told):
-        it.must_begin(step, [Task(*row) for row in before])
+        it.must_begin(LOADED, step, [Task(*row) for row in before])
 
 
 def test_a_repetition_begins_where_the_run_began_that_it_repeats() -> None:
     it = repetition((0, 0), (1, 1), (2, 2), (3, 2))
     for step in (1, 2):
-        it.must_begin(step, it.order[:step])
+        it.must_begin(LOADED, step, it.order[:step])
+
+
+@pytest.mark.parametrize(
+    ("began", "ours", "told"),
+    [
+        (LOADED, None, "that run began with checkpoint 3 of job x: say so in resume_from"),
+        (None, LOADED, "that run had no resume_from"),
+        (LOADED, LOADED | {"state_digest": "t"}, "that run began with checkpoint 3 of job x"),
+        (LOADED, LOADED | {"model_only": True}, "that run began with checkpoint 3 of job x"),
+        (LOADED, LOADED | {"job": "a copy", "params_digest": None}, None),
+        (None, None, None),
+        (LOADED | {"model_only": True}, LOADED | {"model_only": True, "state_digest": "t", "step": 9}, None),
+    ],
+)
+def test_a_repetition_that_would_begin_with_other_parameters_is_refused(
+    began: Any, ours: Any, told: str | None
+) -> None:
+    """It succeeded, with another result than the run that it was to repeat."""
+    order = [Task(n, n) for n in range(5)]
+    it = Repetition(Source("j", 5), order, began)
+    step = ours["step"] if ours is not None and not ours["model_only"] else 0
+    if told is None:
+        it.must_begin(ours, step, order[:step])
+    else:
+        with pytest.raises(NoSource, match=told):
+            it.must_begin(ours, step, order[:step])

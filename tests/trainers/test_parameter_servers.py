@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,9 +193,11 @@ class Counted(list[Task]):
         raise AssertionError("from one end to the other, at every step")
 
 
-def test_a_step_of_a_long_replay_takes_no_longer_than_one_of_a_short_replay() -> None:
+@pytest.mark.parametrize("straggler", [False, True])
+def test_a_step_of_a_long_replay_takes_no_longer_than_one_of_a_short_replay(straggler: bool) -> None:
     """What remained of the order was copied and searched at every step: 8 ms of one of 100,000."""
     order = [Task(step, max(0, step - 2)) for step in range(5000)]
+    order[-1] = Task(4999, 0) if straggler else order[-1]
     replay = Replay(order)
     replay.order = counted = Counted(order)
     made = Ledger(5000, [], replay=replay)
@@ -203,13 +206,40 @@ def test_a_step_of_a_long_replay_takes_no_longer_than_one_of_a_short_replay() ->
     for version, task in enumerate(order[:50]):
         made.deal()
         for worker in ("a", "b"):
-            if (hand := made.hands[worker]) is not None:
+            if (hand := made.hands[worker]) is not None and hand.step != 4999:
                 made.arrive(worker, hand.step)
         assert made.choose() == task
         made.commit(task)
-        assert replay.needs(version, version) and not replay.needs(version, version + 3)
+        assert replay.needs(version, version)
+        assert replay.needs(version, version + 3) == (straggler and version == 0)
         assert replay.ahead(task, version) and not replay.ahead(task, version + 1)
     assert counted.looks < 50 * 40
+
+
+@given(st.integers())
+def test_what_a_replay_says_of_an_order_is_what_a_look_through_it_says(seed: int) -> None:
+    """Whoever is free gets the first task that is not over, not under way, and of a version that is there."""
+    draw = random.Random(seed)
+    order = [Task(step, draw.randint(0, step)) for step in range(draw.randint(1, 12))]
+    replay, made = Replay(order), Ledger(len(order), [], replay=Replay(order))
+    for worker in "abc":
+        made.join(worker)
+    while made.version < len(order):
+        version, busy = made.version, set(made.under_way)
+        left = [t for t in order[version:] if t not in busy and t.version <= version]
+        free = [w for w, hand in made.hands.items() if hand is None]
+        assert made.deal() == list(zip(free, left, strict=False))
+        assert all(replay.ahead(t, version) == (t in order[version:]) for t in order)
+        needed = {t.version for t in order[version:]}
+        assert all(replay.needs(old, version) == (old in needed) for old in range(len(order)))
+        worker, task = draw.choice([(w, t) for w, t in made.hands.items() if t is not None] or [("a", None)])
+        if task is not None and draw.random() < 0.7:
+            made.arrive(worker, task.step)
+        elif task is not None:
+            made.gone(worker)
+            made.join(worker)
+        while (chosen := made.choose()) is not None:
+            made.commit(chosen)
 
 
 def test_a_part_that_comes_twice_is_kept_once_and_other_servers_make_it_useless() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -42,7 +43,7 @@ class Bucket:
         folder = f"jobs/{name}/checkpoints/{step:010d}"
         for file in files:
             data = save({"order": ORDERED[:step]}) if file["name"] == ORDER else b"x"
-            file["bytes"] = len(data)
+            file |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             self.storage.put(f"{folder}/{file['name']}", data, create_only=False)
         self.storage.put(f"{folder}/manifest.json", json.dumps(manifest).encode())
 

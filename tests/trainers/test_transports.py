@@ -307,7 +307,7 @@ def test_a_long_word_that_was_said_once_does_not_make_every_later_word_as_long()
     """The order of a long run was handed to a new server: each commit after it moved as many bytes."""
     line: Any = Echo()
     group = Group(0, 2, line, line)
-    long = ["x" * 10_000]
-    for entry in (1, long, long, 1, 1):
+    order, record = ["x" * 100_000], ["x" * 10_000]
+    for entry in (1, order, 1, record, record, 1):
         assert group.gather_json(entry) == [entry, entry]
-    assert line.sent == [4096, 4096, 16384, 16384, 16384, 4096]
+    assert line.sent == [4096, 4096, 131072, 4096, 4096, 16384, 16384, 16384]

@@ -19,7 +19,7 @@ from elastrain.trainers.spec.source import MODEL_ONLY, OUT_OF_ORDER, NoSource, S
 from elastrain.trainers.spec.strategies import asynchronous
 from elastrain.trainers.storage import AlreadyExists, NotFound, Storage, StorageError
 from elastrain.trainers.strategies import orders
-from elastrain.trainers.strategies.ledger import ORDER, Task
+from elastrain.trainers.strategies.ledger import ORDER
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Checkpoints:
         self.fence = Fence(storage, job, attempt)
         self.plan: Plan | None = None
         self.source_step: int | None = None  # of the other job's checkpoint, once that was offered
+        self.began: Json | None = None  # the other job's checkpoint with which this one began
         self.repetition: orders.Repetition | None = None  # what strategy.replay says, once taken over
 
     def own(self, manifest: Json) -> bool:
@@ -138,6 +139,7 @@ class Checkpoints:
             "state_digest": state_digest(model, [p["digests"] for p in pending.parts.values()]),
             "sample_chain": cursor["chain"],
             "place": self._place,
+            orders.BEGAN: self.began,
         }
 
     @property
@@ -201,19 +203,20 @@ class Checkpoints:
             manifest = self.read(step)
             why = self._fault_of(manifest, step, self.root)
             if why is None and manifest is not None:
+                self.began = manifest.get(orders.BEGAN)
                 return self._prefix(step), manifest
             self.set_aside(step, why or "its manifest cannot be read")
-        return self._source() if self.spec.resume_from else None
+        return self._beginning()
 
-    def _must_repeat(self, folder: str, manifest: Json) -> None:
-        """Can what the job repeats begin with another job's checkpoint? Raises NoSource."""
-        if self.repetition is None or not (step := manifest["cursor"]["step"]):
-            return
-        if any(f["name"] == ORDER for f in manifest["files"]):
-            before = orders.order_of(self.storage.get(f"{folder}/{ORDER}"))
-        else:  # one after the other
-            before = [Task(n, n) for n in range(step)]
-        self.repetition.must_begin(step, before)
+    def _beginning(self) -> tuple[str, Json] | None:
+        """Where a job without a checkpoint of its own begins. Raises NoSource."""
+        found = self._source() if self.spec.resume_from else None
+        self.began = orders.beginning(found[1]) if found is not None else None
+        if self.repetition is not None and self.plan is not None:  # else it is not known yet what is taken
+            step = found[1]["cursor"]["step"] if found is not None else 0
+            before = orders.read_order(self.storage, *found) if found is not None and step else []
+            self.repetition.must_begin(self.began, step, before)
+        return found
 
     def _source(self) -> tuple[str, Json]:
         """The other job's checkpoints are only read: they are not ours to set aside."""
@@ -231,7 +234,6 @@ class Checkpoints:
             return folder, {**manifest, "cursor": Cursor().to_json(), "parts": [], MODEL_ONLY: other}
         if any(f["name"] == ORDER for f in manifest["files"]) and not asynchronous(self.spec.strategy):
             raise NoSource(f"resume_from {source}: {OUT_OF_ORDER}")
-        self._must_repeat(folder, manifest)
         return folder, manifest
 
     def _fault_of(self, manifest: Json | None, step: int, root: str) -> str | None:

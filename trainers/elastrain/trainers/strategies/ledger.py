@@ -18,7 +18,8 @@ worker dies: its step is dealt once more, of a newer version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,13 +32,15 @@ class Task(NamedTuple):
 
 
 class Replay:
-    """An order to repeat, as it is asked at every step: in no more time if it is long."""
+    """An order to repeat, as it is asked at every step: in no more time if it is long, or has a straggler."""
 
     def __init__(self, order: Sequence[Task]) -> None:
         self.order = order
         self._places = {task: at for at, task in enumerate(order)}
         self._last_use = {task.version: at for at, task in enumerate(order)}
-        self._behind = max((at - task.version for at, task in enumerate(order)), default=0)
+        self._of_version: dict[int, list[int]] = {}  # version -> places of what is computed from it
+        for at, task in enumerate(order):
+            self._of_version.setdefault(task.version, []).append(at)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -46,10 +49,9 @@ class Replay:
         """Is it still to be applied after so many?"""
         return self._places.get(task, -1) >= version
 
-    def ready(self, version: int) -> Iterator[Task]:
-        """What is still to be applied and can be computed by now, in order."""
-        window = range(version, min(version + self._behind + 1, len(self.order)))
-        return (self.order[at] for at in window if self.order[at].version <= version)
+    def computed_from(self, version: int) -> Sequence[int]:
+        """Places of the tasks that are."""
+        return self._of_version.get(version, ())
 
     def needs(self, old: int, version: int) -> bool:
         """Is anything of what is still to be applied after `version` computed from the older one?"""
@@ -70,6 +72,8 @@ class Ledger:
     def __post_init__(self) -> None:
         self._done = {task.step for task in self.order}
         self._low = 0
+        self._ready: list[int] = []  # places in the replay that are not over and can be computed by now
+        self._seen = 0  # versions below it: what is computed from them is among these
 
     @property
     def version(self) -> int:
@@ -137,8 +141,13 @@ class Ledger:
         return Task(step, version) if step is not None else None
 
     def _next_of(self, repeats: Replay) -> Task | None:
+        while self._seen <= self.version:
+            for place in repeats.computed_from(self._seen):
+                bisect.insort(self._ready, place)
+            self._seen += 1
+        del self._ready[: bisect.bisect_left(self._ready, self.version)]
         busy = set(self.under_way)
-        return next((task for task in repeats.ready(self.version) if task not in busy), None)
+        return next((task for place in self._ready if (task := repeats.order[place]) not in busy), None)
 
     def arrive(self, worker: str, step: int) -> bool:
         """A worker's push lies at every server. False: it has no such task: a word that is late, or twice."""
