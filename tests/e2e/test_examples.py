@@ -37,8 +37,13 @@ ELSEWHERE = {
     "local_sgd": WITHOUT_RAY,
     "parameter_server": f"asked of compression-topk above; uncompressed {WITHOUT_RAY}, and in ray/",
     "compression-bf16": WITHOUT_RAY,
+    "compression-fp16": WITHOUT_RAY,
     "compression-int8": WITHOUT_RAY,
     "compression-powersgd": WITHOUT_RAY,
+    "gossip-torus": "the ring of gossip above; as a graph in trainers/test_gossip.py",
+    "gossip-exponential": "the ring of gossip above; as a graph in trainers/test_gossip.py",
+    "parameter_server_bounded": f"asked of parameter_server_async above; {WITHOUT_RAY}",
+    "split-tensor": "own_task, in engine/test_split.py",
     "stability": "in engine/test_stability.py, without Ray",
 }
 # whose result depends on who computes what, as docs/algorithms.md says

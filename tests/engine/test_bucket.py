@@ -76,4 +76,4 @@ def test_keys_that_expire_cost_checkpoints_until_new_ones_are_there_and_no_resta
     assert done.steps() == list(range(1, 61)) and len(done.of_kind("generation")) == 1
     said = done.events("checkpoint.failed")[0]["message"]
     assert "denied to the key the-expired-key" in said and "its-secret" not in str(done.facts)
-    assert saved(done)[-1] == 60
+    assert max(saved(done)) == 60  # two are written beside each other, and the earlier one may come last

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.engine
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "bf16": {"compression": "bf16"},
+    "fp16": {"compression": "fp16"},
     "int8": {"compression": "int8"},
     "topk": {"compression": {"name": "topk", "fraction": 0.1}},
     "powersgd": {"compression": {"name": "powersgd", "rank": 2}},

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+import yaml
 
 from engine import harness
 from engine.chaos import Chaos
@@ -19,6 +20,7 @@ from engine.harness import Fault, Run, finish, kill, once_saved, scale, toy
 
 pytestmark = pytest.mark.engine
 PATIENCE_S = 300.0  # with ten workers of two processes, one after the other
+OWN_TASK = Path(__file__).resolve().parents[2] / "examples/own_task"
 TOLERANCE = 1e-4  # of the loss, relative: what another order of additions in fp32 makes of 30 steps
 
 
@@ -106,6 +108,16 @@ def test_layers_that_were_cut_by_a_plan_gave_the_same_bits_through_deaths(
     assert len(died.events("worker.lost")) == 2
 
 
+def test_the_example_with_a_plan_lost_a_process_and_ended_as_if_it_had_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(OWN_TASK)  # workers look for modules where we do
+    spec = yaml.safe_load((OWN_TASK / "split-tensor.yaml").read_text()) | {"epochs": 1}
+    died = run(tmp_path / "died", spec, 2, (7, kill_shard(1)))
+    check(died, run(tmp_path / "alone", spec))
+    assert len(died.events("worker.lost")) == 1 and died.metric("loss")[24] < died.metric("loss")[1]
+
+
 def test_a_task_without_a_plan_is_told_what_it_lacks(tmp_path: Path) -> None:
     workers = {"min": 1, "max": 2, "processes": 2, "split": "tensor"}
     failed = run(tmp_path, toy(workers=workers), 1)
@@ -170,3 +182,30 @@ def test_what_one_process_raises_is_told_as_the_users_fault(tmp_path: Path) -> N
     assert failed.outcome is not None and failed.outcome.outcome == "failed"
     assert "sample 41 is poisoned" in (failed.outcome.message or "") and failed.outcome.failed_by == "user"
     check_nobody_is_left(failed)
+
+
+def large(processes: int, room: float) -> dict[str, Any]:
+    """Eight microbatches a step: their sums on the way up the tree make a step the moment that takes most."""
+    return {
+        "name": "large",
+        "task": "engine.tasks.large:Large",
+        "task_args": {"room": room},
+        "optimizer": {"name": "adam", "lr": 1e-4},
+        "batch": {"size": 32, "microbatch": 4},
+        "steps": 2,  # the second one has all of the optimizer's state
+        "workers": {"min": 1, "max": 1, "processes": processes},
+        "checkpoint": {"every_steps": None},
+    }
+
+
+def test_a_model_that_one_process_has_no_memory_to_train_is_trained_by_two(tmp_path: Path) -> None:
+    room = 8.5  # one process takes more than 9; of two, the one that writes the whole model down, less than 8
+    one = run(tmp_path / "one", large(1, room))
+    assert one.outcome is not None and one.outcome.outcome == "failed"
+    assert "Cannot allocate memory" in (one.outcome.message or "") and one.steps() == []
+    two, unlimited = run(tmp_path / "two", large(2, room)), run(tmp_path / "unlimited", large(1, 0))
+    assert two.outcome is not None and two.outcome.outcome == "succeeded", two.outcome
+    assert not two.events("worker.error") and not two.events("checkpoint.failed")
+    assert two.steps() == [1, 2] and two.metric("loss")[2] < two.metric("loss")[1]
+    assert two.metric("loss") == pytest.approx(unlimited.metric("loss"), rel=TOLERANCE)
+    check_nobody_is_left(two)

@@ -147,19 +147,20 @@ def test_whatever_is_chosen_to_be_watched_changes_no_bit(tmp_path: Path, choice:
 
 
 SERVED = {"name": "parameter_server", "servers": 2}
-
-
-@pytest.mark.parametrize(
+other_strategies = pytest.mark.parametrize(
     ("strategy", "workers"),
     [
         ("parameter_server", 2),
         ("gossip", 2),
         ({"name": "local_sgd", "local_steps": 1}, 2),
         ({**SERVED, "staleness": 1}, 1),
-        ({**SERVED, "staleness": None}, 1),  # alone: who is behind has older, finite losses to tell
+        ({**SERVED, "staleness": None}, 1),  # alone: who is behind has older, better losses to tell
     ],
     ids=["synchronous", "gossip", "local_sgd", "bounded", "asynchronous"],
 )
+
+
+@other_strategies
 def test_the_way_back_is_the_same_under_another_strategy(tmp_path: Path, strategy: Any, workers: int) -> None:
     back = run(tmp_path, cliff(-12.5, non_finite=BACK, strategy=strategy), workers)
     assert back.outcome is not None and back.outcome.outcome == "succeeded", back.outcome
@@ -175,17 +176,31 @@ def test_a_round_of_many_inner_steps_goes_back_whole(tmp_path: Path) -> None:
     assert float(back.tensors(15)["w"]) == -25.0
 
 
-@pytest.mark.parametrize(("workers", "faults"), [(1, ()), (3, ((10, once_saved(10, kill(0))),))])
-def test_past_the_budget_of_spikes_it_goes_back_and_each_row_of_them_is_told_once(
-    tmp_path: Path, workers: int, faults: Any
-) -> None:
+def peak(**fields: Any) -> dict[str, Any]:
     rule = {"policy": "rollback", "window": 8, "max": 1}
-    spec = cliff(-12.5, loss_spike=rule, non_finite={**BACK, "policy": "skip"})
-    back = run(tmp_path, {**spec, "task": "engine.tasks.cliff:Peak"}, workers, *faults)
+    spec = cliff(-12.5, loss_spike=rule, non_finite={**BACK, "policy": "skip"}, **fields)
+    return {**spec, "task": "engine.tasks.cliff:Peak"}
+
+
+def check_it_went_back_once(back: Run) -> None:
     assert back.outcome is not None and back.outcome.outcome == "succeeded", back.outcome
     assert [e["data"]["step"] for e in back.events("loss.spike")] == [14]
     assert [(e["data"]["from"], e["data"]["to"]) for e in back.events("rollback")] == [(15, 10)]
     assert float(back.tensors(15)["w"]) == -12.5 and back.metric("lr")[15] == 0.5
+
+
+@pytest.mark.parametrize(("workers", "faults"), [(1, ()), (3, ((10, once_saved(10, kill(0))),))])
+def test_past_the_budget_of_spikes_it_goes_back_and_each_row_of_them_is_told_once(
+    tmp_path: Path, workers: int, faults: Any
+) -> None:
+    check_it_went_back_once(run(tmp_path, peak(), workers, *faults))
+
+
+@other_strategies
+def test_past_the_budget_of_spikes_it_goes_back_under_another_strategy_too(
+    tmp_path: Path, strategy: Any, workers: int
+) -> None:
+    check_it_went_back_once(run(tmp_path, peak(strategy=strategy), workers))
 
 
 @pytest.mark.parametrize("strategy", ["all_reduce", "parameter_server", {"name": "local_sgd"}])

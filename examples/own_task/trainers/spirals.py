@@ -1,5 +1,7 @@
 """Tell the arms of two spirals apart."""
 
+from typing import Any
+
 from api.words import ARMS
 from service.points import spirals
 from torch import Tensor, nn
@@ -27,6 +29,13 @@ class Spirals(Task):
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
         points, arms = batch
         return Loss(functional.cross_entropy(model(points), arms, reduction="sum"), len(arms))
+
+    def tensor_plan(self) -> dict[str, Any]:
+        """For split-tensor.yaml: half of a layer's outputs are the same process's inputs of the next."""
+        # takes a second, and only a split worker needs it
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        return {"0": ColwiseParallel(), "2": RowwiseParallel()}
 
     def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Mean]:
         points, arms = batch

@@ -38,7 +38,10 @@ class Rotting(Toy):
         self.file = Path(file)
 
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        said = self.file.read_text().split() if self.file.exists() else ["0"]
+        try:
+            said = self.file.read_text().split()
+        except FileNotFoundError:  # not yet, or another process has just taken it away
+            said = ["0"]
         if said[0] == str(os.getpid()):
             self.file.unlink()
             flip(said[1], int(said[2]), int(said[3]))
