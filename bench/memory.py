@@ -15,7 +15,10 @@ but for the parameters of the embedding from forward to backward, those and the 
 copy of these on their way between the processes. With two stages of a pipeline instead: the parameters of one
 and their gradients, and a run of these on their way.
 
-Beside that, every worker has activations; they are what forward and backward alone take beyond 2 P.
+Beside that, every worker has activations; they are what forward and backward alone take beyond 2 P. And more
+than any formula says: pieces that the allocator cannot use, buffers of sockets, what a library sets up at its
+first use. How much that is on a machine, DDP shows in the same run: ours may be no further above its formula
+and the activations than DDP is above its own.
 """
 
 from __future__ import annotations
@@ -37,11 +40,10 @@ P = 9_671_808 * 4 / 1e6  # MB
 BUCKET = 4 * 1024 * 1024 * 4 / 1e6  # MB
 BATCH = 12
 LOOK_S = 0.003
-ALLOWED = 1.1  # of the formula and the activations
 ROOT, BLOCK = (2048 + 32 + 2) * 384 * 4 / 1e6, 1_774_464 * 4 / 1e6  # MB; what a split model brings together
 TOGETHER = 2 * 2 * 1024 * 1024 * 4 / 1e6  # MB; gradients on their way between two stages, there and here
 STAGED = "elastrain, 2 workers of 2 stages"
-ALONE, SAVING = "forward and backward", "elastrain, 2 workers, saving"
+ALONE, DDP, SAVING = "forward and backward", "DDP", "elastrain, 2 workers, saving"
 
 
 def ours(workers: int) -> str:
@@ -53,7 +55,7 @@ def main() -> int:
     span_s = 6.0 if chosen.quick else 15.0
     cases = [
         _case(Limit(name=ALONE), span_s),
-        _case(Torchrun(name="DDP"), span_s),
+        _case(Torchrun(name=DDP), span_s),
         _case(Torchrun(name="DDP with ZeRO", setting={"variant": "zero"}), span_s),
         _case(Ours(SAVING), span_s, ckpt_every=8),
     ]
@@ -123,7 +125,7 @@ def report(results: Results, out: Path) -> int:
     wanted |= {split(k): formula(2, 6) / k + ROOT + 4 * BLOCK for k in (2, 3)}
     wanted[STAGED] = formula(2, 6) / 2 + 2 * (ROOT + 3 * BLOCK) + TOGETHER  # of five blocks
     # What these need by construction: DDP has a copy of the gradients in its buckets.
-    wanted |= {ALONE: 2 * P, "DDP": 5 * P, "DDP with ZeRO": 4 * P}
+    wanted |= {ALONE: 2 * P, DDP: 5 * P, "DDP with ZeRO": 4 * P}
 
     def whole(name: str) -> float | None:
         parts = 2 if name == STAGED else next((k for k in (2, 3) if name == split(k)), 1)
@@ -139,12 +141,14 @@ def report(results: Results, out: Path) -> int:
         "formula_mb": {name: wanted[name] for name in names},
         "activations_mb": activations,
         "against_formula": against,
-        "against_ddp": ratio(measured(ours(2)), measured("DDP")),
+        "against_ddp": ratio(measured(ours(2)), measured(DDP)),
         "against_zero": ratio(measured(ours(2)), measured("DDP with ZeRO")),
     }
     ours_all = [*(ours(n) for n in (1, 2, 4)), SAVING]
     targets = [
-        Target(f"memory of {n} against the formula and the activations", against.get(n), ALLOWED)
+        Target(
+            f"memory of {n} above its formula, against DDP's", ratio(against.get(n), against.get(DDP)), 1.0
+        )
         for n in ours_all
     ]
     return finish(figures, targets, results.remarks)
