@@ -64,7 +64,7 @@ class Member(Group):
         super().__init__(rank, room.world)
         self.room = room
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Any:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, into: Tensor | None = None) -> Any:
         copies = [torch.empty(0, dtype=dtype) if s is None else s.clone() for s in sends]
         others = [c for peer, c in enumerate(copies) if peer != self.rank]
         self.room.bytes[self.rank] += sum(c.numel() * c.element_size() for c in others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elastrain.trainers.membership import messages as m
@@ -23,6 +24,13 @@ class Broken(Exception): ...
 
 
 class Dismissed(Exception): ...
+
+
+@dataclass(frozen=True)
+class Operation:
+    meeting: Meeting
+    table: dict[int, Any]  # by rank, what those brought who have entered
+    wanted: set[int]  # ranks without which it is not over
 
 
 class Lines:
@@ -90,22 +98,29 @@ class Lines:
         self, meeting: Meeting, kind: str, at: int, data: Any, needs: Iterable[int] | None = None
     ) -> Iterator[Any]:
         """Enter an operation with `data`; returns what came, by rank, once all of `needs` have entered."""
-        rank = meeting.opening.rank_of(self.id)
+        came = yield from self.until(self.enter(meeting, kind, at, data, needs))
+        return came
+
+    def enter(
+        self, meeting: Meeting, kind: str, at: int, data: Any, needs: Iterable[int] | None = None
+    ) -> Operation:
+        """Begin an operation, and go on with something else."""
         self.check(meeting)
         table = meeting.tables.setdefault((kind, at), {})
-        table[rank] = data
-        wanted = set(range(meeting.world)) if needs is None else set(needs)
+        table[meeting.opening.rank_of(self.id)] = data
+        return Operation(meeting, table, set(range(meeting.world)) if needs is None else set(needs))
+
+    def came(self, operation: Operation) -> bool:
+        meeting, wanted = operation.meeting, operation.wanted
         names = meeting.opening.workers
+        arrived = wanted <= operation.table.keys() and names.index(self.id) not in meeting.deaf
+        return arrived and not (self.world.cuts and any(self.world.is_cut(self.id, names[r]) for r in wanted))
 
-        def ready() -> bool:
-            arrived = wanted <= table.keys() and rank not in meeting.deaf
-            return arrived and not (
-                self.world.cuts and any(self.world.is_cut(self.id, names[r]) for r in wanted)
-            )
-
-        yield from self.wait(meeting, ready)
+    def until(self, operation: Operation) -> Iterator[Any]:
+        """What it brings, once it has come."""
+        yield from self.wait(operation.meeting, lambda: self.came(operation))
         self.finished += 1
-        return table
+        return operation.table
 
     def wait(self, meeting: Meeting | None, ready: Callable[[], bool]) -> Wait:
         """An operation that is complete may still fail or be left, if something is wrong by then."""

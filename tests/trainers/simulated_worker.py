@@ -7,7 +7,6 @@ happens at once.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from elastrain.trainers.exchange.digests import Corrupt, differences
 from elastrain.trainers.membership import messages as m
 from elastrain.trainers.membership.balance import Balance
-from elastrain.trainers.membership.messages import Fault
+from elastrain.trainers.membership.messages import Fault, Report
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.membership.suspicion import Disagreement
 from trainers.simulated_copy import Copy, Meeting, blocks_in
-from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Wait
+from trainers.simulated_lines import Broken, Dismissed, Halted, Lines, Operation, Wait
 
 if TYPE_CHECKING:
     from trainers.simulated_world import World
@@ -41,6 +40,10 @@ class Generation:
     rank: int
     done: list[list[int]]
     balance: Balance
+    held: set[int]  # blocks that this one is to keep
+    chunks: Operation | None = None  # on their way to their new keepers
+    all_have: Operation | None = None  # theirs: entered with one's own
+    sealed: bool = False
     log: int = 0
     handled: int = 0
     compared: int = -1
@@ -54,6 +57,7 @@ class SimulatedWorker(Lines):
         self.copy = Copy(world.setup.blocks)
         self.uploads: deque[tuple[int, int, int, int]] = deque()  # (step, generation, rank, world)
         self.warm = False
+        self.moving: Generation | None = None
         self.pace = 0.3 if int(worker[1:]) % 3 == 2 else 0.1  # s per microbatch; every third worker is slow
         self.life = self.run()
 
@@ -81,27 +85,33 @@ class SimulatedWorker(Lines):
             self.send(m.Reported(self.id, report))
 
     def live(self, opening: Opening) -> Iterator[Any]:
-        number, self.idles = opening.generation, False
+        number, self.idles, self.moving = opening.generation, False, None
         try:
             generation = yield from self.form(opening)
             while True:
                 yield from self.boundary(generation)
                 yield from self.step(generation)
-        except Boundary:
-            return self.copy.report(number, "boundary")
-        except Halted:
-            return self.copy.report(number, "halted")
-        except Broken:
-            return self.copy.report(number, "broken")
-        except Raised as error:
-            return self.copy.report(number, "fault", error.fault)
-        except Corrupt as error:
-            self.copy.forget()
-            return replace(self.copy.report(number, "corrupt"), corrupt=error.found)
+        except (Boundary, Halted, Broken, Raised, Corrupt) as error:
+            self.take_what_has_come()
+            return self.ended(number, error)
         finally:
             if self.meeting is not None:
                 self.meeting.present.discard(self.id)
             self.meeting = None
+
+    def ended(self, number: int, error: Exception) -> Report:
+        match error:
+            case Boundary():
+                return self.copy.report(number, "boundary")
+            case Halted():
+                return self.copy.report(number, "halted")
+            case Raised():
+                return self.copy.report(number, "fault", error.fault)
+            case Corrupt():
+                self.copy.forget()
+                return replace(self.copy.report(number, "corrupt"), corrupt=error.found)
+            case _:
+                return self.copy.report(number, "broken")
 
     def form(self, opening: Opening) -> Iterator[Any]:
         rank = opening.rank_of(self.id)
@@ -113,7 +123,7 @@ class SimulatedWorker(Lines):
         held = blocks_in(meeting.ownership.held(rank))
         yield from self.meet(meeting, "group", 0, None)
         done = [list(opening.done.get(w, [])) for w in opening.workers]
-        generation = Generation(opening, meeting, rank, done, opening.balance())
+        generation = Generation(opening, meeting, rank, done, opening.balance(), held)
         if opening.restore is not None:
             yield
             if self.world.is_damaged(opening.step):
@@ -123,46 +133,91 @@ class SimulatedWorker(Lines):
             yield from self.meet(meeting, "barrier", 0, None)
             self.copy.layout = opening.generation
         else:
-            yield from self.hand_over(generation, held)
-        self.world.ledger.formed(self, opening, held)
-        self.send(m.Sealed(self.id, opening.generation, self.copy.step))
+            self.moving = generation
+            yield from self.hand_over(generation)
+        yield from self.seal(generation, wait=generation.chunks is None)
         return generation
 
-    def hand_over(self, g: Generation, held: set[int]) -> Wait:
+    # ---- what travels while the first step is computed (handover.py) -------------------------
+
+    def hand_over(self, g: Generation) -> Iterator[Any]:
         copy, opening, meeting, rank = self.copy, g.opening, g.meeting, g.rank
         survivors = opening.survivors()
         joins = rank not in survivors
         arrived = yield from self.meet(meeting, "buffers", 0, copy.buffers, survivors[:1] if joins else ())
         copy.buffers = arrived[survivors[0]] if joins else copy.buffers
+        whole = [r for r, w in enumerate(opening.workers) if w in opening.whole]
+        if whole:
+            yield from self.parameters(g, whole)
         outgoing = blocks_in(t.blocks for t in meeting.transfers if t.source == rank)
-        incoming = [t for t in meeting.transfers if t.target == rank]
         data = {b: (copy.params[b], copy.state[b], b in copy.rotten) for b in outgoing}
-        if not opening.hold and copy.step < self.world.total and self.id in opening.whole:
-            ahead = self.todo(g)[rank]
-            with contextlib.suppress(Raised):  # it is told of in the step
-                yield from self.compute(g, ahead[: self.world.rng.randint(0, len(ahead))])
-        arrived = yield from self.meet(meeting, "chunks", 0, data, {t.source for t in incoming})
-        for transfer in incoming:
+        sources = {t.source for t in meeting.transfers if t.target == rank}
+        g.chunks = self.enter(meeting, "chunks", 0, data, sources)
+        if not whole:  # from their keepers, once these have their chunks
+            yield from self.here(g, wait=True)
+            copy.whole = False
+            yield from self.gather(meeting, rank, 0)
+
+    def parameters(self, g: Generation, whole: list[int]) -> Wait:
+        """Who lacks some gets all, a part from each who has them."""
+        copy = self.copy
+        if g.rank in whole:
+            mine = {b: v for b, v in copy.params.items() if b % len(whole) == whole.index(g.rank)}
+            self.enter(g.meeting, "parameters", 0, mine)
+        else:
+            arrived = yield from self.meet(g.meeting, "parameters", 0, None, whole)
+            for source in whole:
+                copy.params |= arrived[source]
+            copy.whole = True
+
+    def here(self, g: Generation, wait: bool) -> Wait:
+        """Take in the chunks that this one is to keep, all at once."""
+        if g.chunks is None or g.all_have is not None or not (wait or self.came(g.chunks)):
+            return
+        arrived = yield from self.until(g.chunks)
+        self.take_in(g, arrived)
+        g.all_have = self.enter(g.meeting, "all have", 0, None)
+
+    def take_in(self, g: Generation, arrived: dict[int, Any]) -> None:
+        copy = self.copy
+        for transfer in (t for t in g.meeting.transfers if t.target == g.rank):
             for block in range(*transfer.blocks):
                 copy.params[block], copy.state[block], rotten = arrived[transfer.source][block]
                 copy.rotten |= {block} if rotten else set()
                 copy.layout = 0
-        if len(opening.whole) < meeting.world:
-            copy.whole = copy.whole and self.id in opening.whole
-            yield from self.gather(meeting, rank, 0)
-        yield from self.meet(meeting, "barrier", 0, None)
-        copy.state = {b: copy.state[b] for b in held if b in copy.state}
-        copy.rotten &= held
-        copy.layout = opening.generation
+
+    def take_what_has_come(self) -> None:
+        """The generation is over: the more is held, the less is lost with whom it broke for."""
+        g = self.moving
+        if g is not None and g.chunks is not None and g.all_have is None and self.came(g.chunks):
+            self.take_in(g, g.chunks.table)
+
+    def seal(self, g: Generation, wait: bool = True) -> Wait:
+        """Once all have what they keep, the rest is dropped."""
+        yield from self.here(g, wait)
+        if g.sealed or (g.chunks is not None and g.all_have is None):
+            return
+        if g.all_have is not None:
+            if not (wait or self.came(g.all_have)):
+                return
+            yield from self.until(g.all_have)
+            self.copy.state = {b: self.copy.state[b] for b in g.held if b in self.copy.state}
+            self.copy.rotten &= g.held
+            self.copy.layout = g.opening.generation
+        g.sealed = True
+        self.world.ledger.formed(self, g.opening, g.held)
+        self.send(m.Sealed(self.id, g.opening.generation, self.copy.step))
 
     def step(self, g: Generation) -> Wait:
         copy, meeting = self.copy, g.meeting
         at, own = copy.step, meeting.ownership
         todo = self.todo(g)
         yield from self.compute(g, todo[g.rank])
+        yield from self.here(g, wait=True)
         has = [[*done, *new] for done, new in zip(g.done, todo, strict=True)]
         self.world.ledger.dealt(has)
         yield from self.reduce(meeting, g.rank, at, [r for r, h in enumerate(has) if h])
+        yield from self.seal(g)
         entry = {
             "log": self.log[-1][0] if self.log else 0,
             "microbatches": sorted(copy.partial or ()),
@@ -189,9 +244,14 @@ class SimulatedWorker(Lines):
         for microbatch in microbatches:
             if microbatch not in copy.partial:
                 self.check(g.meeting)
+                yield from self.seal(g, wait=False)
                 self.send(m.Began(self.id, at, microbatch))
                 yield
-                self.world.compute(self, at, microbatch)
+                try:
+                    self.world.compute(self, at, microbatch)
+                except Raised:  # whoever is removed for it may hold what nobody else has yet
+                    yield from self.seal(g)
+                    raise
                 copy.partial.add(microbatch)
 
     def reduce(self, meeting: Meeting, rank: int, at: int, holders: list[int]) -> Wait:
@@ -243,6 +303,7 @@ class SimulatedWorker(Lines):
             yield from self.idle(g)
 
     def compare(self, g: Generation) -> Wait:
+        yield from self.seal(g)
         at, meeting = self.copy.step, g.meeting
         if g.compared == at or meeting.world == 1:
             return
@@ -256,6 +317,7 @@ class SimulatedWorker(Lines):
             raise Corrupt(Disagreement(at, -1, tuple(found)))
 
     def evaluate(self, g: Generation) -> Wait:
+        yield from self.seal(g)
         while self.copy.cursor is not None and self.copy.cursor["evaluated"] != self.copy.step:
             at, position = self.copy.step, self.copy.cursor["position"]
             entry = self.log[-1][0] if self.log else 0
@@ -286,6 +348,7 @@ class SimulatedWorker(Lines):
         return {kind for number, kind in self.log if g.handled < number <= g.log}
 
     def snapshot(self, g: Generation, again: bool) -> Wait:
+        yield from self.seal(g)
         at = self.copy.step
         if at <= g.opening.saved_step or (at in g.snapshots and not again):
             return
@@ -302,6 +365,7 @@ class SimulatedWorker(Lines):
             self.uploads.append((at, g.opening.generation, g.rank, len(keepers)))
 
     def idle(self, g: Generation) -> Wait:
+        yield from self.seal(g)
         self.idles = True
         self.send(m.Idle(self.id, g.opening.generation, self.copy.step))
         while True:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastrain.trainers.membership.balance import Balance, Pace, begins_with, share_out
+from elastrain.trainers.membership.balance import Balance, Pace, share_out
 
 speeds = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8)
 
@@ -216,22 +216,3 @@ def test_whatever_the_clocks_say_everything_is_dealt(times: list[list[float]]) -
         record = {"workers": workers(3), "seconds": {f"w{r}": [2, s] for r, s in enumerate(seconds)}}
         one.observe(record)
         assert [j for share in one.deal(7) for j in share] == list(range(7))
-
-
-# ---- while chunks travel to joiners --------------------------------------------------------------
-
-
-def test_a_survivor_begins_with_what_the_dead_one_owed_while_the_spare_gets_its_chunks() -> None:
-    assert begins_with([[1], []], [True, False], rank=0, have={0}) == [1]
-    assert begins_with([[1], []], [True, False], rank=0, have={0, 1}) == []
-
-
-def test_nobody_makes_a_joiner_wait_that_has_as_much_to_compute() -> None:
-    """One worker became two: the first to compute alone, and then the second, took half a second longer."""
-    assert begins_with([[0], [1]], [True, False], rank=0, have=()) == []
-    assert begins_with([[0, 1], [2]], [True, False], rank=0, have=()) == [0]
-
-
-def test_a_joiner_begins_with_nothing_and_without_joiners_all_begin() -> None:
-    assert begins_with([[0], [1, 2]], [True, False], rank=1, have=()) == []
-    assert begins_with([[0], [1, 2]], [True, True], rank=1, have=()) == [1]

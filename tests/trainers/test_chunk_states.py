@@ -59,11 +59,20 @@ def test_neighbours_in_memory_become_one_chunk_without_a_copy() -> None:
     assert memory(held) == 640 * 4
 
 
+def test_any_part_of_what_was_begun_together_is_read_without_a_copy() -> None:
+    """A first joiner was sent what had been copied before, into memory that nobody had touched: 0.13 s."""
+    held = ChunkStates(SPACE, rule(SGDSpec(name="sgd", lr=0.1, momentum=0.9)))
+    held.begin([(4, 10), (0, 4)])
+    assert held.ranges() == [(0, 4), (4, 10)] and memory(held) == 640 * 4
+    first = held.pieces[0, 4]["momentum_buffer"].data_ptr()
+    assert held.read((2, 7))["momentum_buffer"].data_ptr() == first + 2 * 64 * 4
+
+
 def test_values_that_several_elements_share_are_cut_with_their_chunks() -> None:
     more = [Slot("codes", torch.int8), Slot("scales", per=64)]
     held = ChunkStates(SPACE, rule(SGDSpec(name="sgd", lr=0.1)), more)
-    fresh = held.fresh((0, 10))
-    assert {name: (t.dtype, t.numel()) for name, t in fresh.items()} == {
+    held.begin([(0, 10)])
+    assert {name: (t.dtype, t.numel()) for name, t in held.pieces[0, 10].items()} == {
         "codes": (torch.int8, 640),
         "scales": (torch.float32, 10),
     }

@@ -50,7 +50,7 @@ class Member(Group):
         super().__init__(rank, together.world)
         self.together = together
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Any:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, into: Tensor | None = None) -> Any:
         mine = [None if s is None else s.clone() for s in sends]
         self.together.sent |= {(self.rank, to) for to, s in enumerate(mine) if s is not None and s.numel()}
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from elastrain.trainers import loop
 from elastrain.trainers.exchange import collectives
 from elastrain.trainers.exchange.collectives import Arrival, Broken, Group, Halted
-from elastrain.trainers.exchange.handover import catch_up, hand_over
+from elastrain.trainers.exchange.handover import Handover, catch_up
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Domain, Ownership
@@ -22,6 +22,7 @@ from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.spec import parse_spec
 from elastrain.trainers.task import Loss
 from elastrain.trainers.training import step
+from elastrain.trainers.training.faults import UserFault
 from elastrain.trainers.training.replica import Replica, make_module
 from elastrain.trainers.training.samples import SampleReader
 from engine.tasks.toy import Toy
@@ -41,7 +42,9 @@ class Breaking(Group):
         super().__init__(1, 2)
         self.left = breaks_at
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Arrival:
+    def start_exchange(
+        self, sends: Any, sizes: Any, dtype: torch.dtype, into: Tensor | None = None
+    ) -> Arrival:
         self.left -= 1
         return Broke() if self.left < 0 else Arrival(None, None, torch.zeros(sum(sizes), dtype=dtype), sizes)
 
@@ -71,34 +74,55 @@ def joiner() -> tuple[Replica, Opening, Ownership]:
 def test_a_joiner_without_all_it_needs_reports_that_it_holds_nothing(breaks_at: int) -> None:
     replica, opening, ownership = joiner()
     with pytest.raises(Broken):
-        hand_over(replica, opening, Breaking(breaks_at), ownership)
+        Handover(replica, opening, Breaking(breaks_at), ownership).over(wait=True)
     assert replica.report(2, "broken").held == ()
 
 
-def test_whoever_waits_for_chunks_goes_on_with_something_else_until_they_are_here() -> None:
-    class Late(Breaking):
-        here = False
+class Late(Breaking):
+    """The state comes when it is told to."""
 
-        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Arrival:
-            arrival = super().start_exchange(sends, sizes, dtype)
-            arrival.ready = lambda: self.here  # type: ignore[method-assign]
-            return arrival
+    here = False
 
-    def meanwhile() -> bool:
-        done.append("a microbatch")
-        group.here = len(done) == 2
-        return True
+    def start_exchange(
+        self, sends: Any, sizes: Any, dtype: torch.dtype, into: Tensor | None = None
+    ) -> Arrival:
+        arrival = super().start_exchange(sends, sizes, dtype)
+        arrival.ready = lambda: self.here  # type: ignore[method-assign]
+        return arrival
 
-    done: list[str] = []
+
+def test_a_joiner_has_all_parameters_before_it_holds_any_state_and_can_compute_by_then() -> None:
     group = Late(EXCHANGES)
     replica, opening, ownership = joiner()
-    hand_over(replica, opening, group, ownership, meanwhile)
-    assert len(done) == 2
+    handover = Handover(replica, opening, group, ownership)
+    assert (replica.model.params == 0).all(), "what was sent, no longer the seed's"
+    assert not handover.here() and not handover.over()
+    assert (replica.report(2, "halted").whole, replica.report(2, "halted").held) == (True, ())
+    group.here = True
+    assert handover.here() and handover.over()
+    assert replica.report(2, "halted").held == tuple(sorted(ownership.held(1)))
+
+
+def test_a_generation_broke_and_what_had_come_by_then_is_held_all_the_same() -> None:
+    """Its holder may be the one for whom it broke."""
+    group = Late(EXCHANGES)
+    replica, opening, ownership = joiner()
+    handover = Handover(replica, opening, group, ownership)
+    handover.take_what_has_come()
+    assert replica.report(2, "broken").held == ()
+    group.here = True
+    handover.take_what_has_come()
+    assert replica.report(2, "broken").held
+    broken = Late(EXCHANGES - 1)
+    replica, opening, ownership = joiner()
+    handover, broken.here = Handover(replica, opening, broken, ownership), True
+    handover.take_what_has_come()
+    assert replica.report(2, "broken").held == (), "one of two slots is nothing"
 
 
 def test_a_joiner_that_holds_a_chunk_has_the_buffers_already() -> None:
     replica, opening, ownership = joiner()
-    hand_over(replica, opening, Breaking(EXCHANGES), ownership)
+    Handover(replica, opening, Breaking(EXCHANGES), ownership).here(wait=True)
     assert replica.report(2, "halted").held
     assert (
         replica.model.buffers.base["1.running_var"] == 0
@@ -107,17 +131,17 @@ def test_a_joiner_that_holds_a_chunk_has_the_buffers_already() -> None:
 
 def test_what_a_layout_gave_is_said_by_its_number_until_something_else_is_held() -> None:
     replica, opening, ownership = joiner()
-    hand_over(replica, opening, Breaking(9), ownership)
+    assert Handover(replica, opening, Breaking(9), ownership).over(wait=True)
     report = replica.report(2, "halted")
     assert (report.layout, report.held) == (2, tuple(sorted(ownership.held(1))))
 
     class Broken(Breaking):
-        def barrier(self) -> None:
+        def start_barrier(self) -> Arrival:
             raise collectives.Broken("after the chunks, before everyone has the new layout")
 
     more = replace(opening, generation=3, held={"w0": opening.held["w0"], "w1": []})
     with pytest.raises(collectives.Broken):
-        hand_over(replica, more, Broken(9), ownership)
+        Handover(replica, more, Broken(9), ownership).over(wait=True)
     assert replica.report(3, "broken").layout == 0
     replica.forget()
     assert replica.report(3, "broken").layout == 0
@@ -164,21 +188,25 @@ class Fragile(Toy):
         return grad
 
 
-def test_an_exception_while_chunks_travel_waits_for_the_step_so_that_nobody_leaves_with_the_only_copy(
+class Heard(Deaf):
+    """What the worker says, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self.said.append(kind)
+
+
+def test_an_exception_while_chunks_travel_is_told_once_all_have_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Slow(Breaking):
-        def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Arrival:
-            arrival = super().start_exchange(sends, sizes, dtype)
-            arrival.ready = lambda: False  # type: ignore[method-assign]
-            return arrival
-
+    """Whoever is removed for it may hold what nobody else has yet."""
     monkeypatch.setattr(
         "elastrain.trainers.numerics.chunks.BUCKET", 1024
     )  # so that a half of it is added already
-    monkeypatch.setattr(loop.collectives, "build", lambda *_, **__: Slow(breaks_at=EXCHANGES))
-    monkeypatch.setattr(loop, "begins_with", lambda *_: [4])
-    task, nobody, session = Fragile(), cast(Any, None), cast(Any, Deaf())
+    monkeypatch.setattr(loop.collectives, "build", lambda *_, **__: Late(breaks_at=99))
+    task, nobody, session = Fragile(), cast(Any, None), cast(Any, Heard())
     replica = Replica(SPEC, task, FlatModel(make_module(task, SPEC.seed)), 300, 100)
     trainer = Trainer(replica, SampleReader(task, SPEC.seed), session, nobody)
     replica.begin(Ownership.of(replica.model.space, [Domain("w1", "w1", "n")]), 0)
@@ -187,13 +215,17 @@ def test_an_exception_while_chunks_travel_waits_for_the_step_so_that_nobody_leav
         step.compute(replica, trainer.reader, 0, microbatch)
     held, done = {"w1": replica.states.ranges()}, {"w1": [0, 5, 6]}
     opening = Opening(2, MEMBERS, 0, Cursor().to_json(), None, held, ("w1",), done, None, 0)
-    task.fails = True
     generation = trainer.form(opening)
+    assert session.said == [], "the other one has nothing of its own yet"
+    task.fails = True
+    with pytest.raises(UserFault):
+        trainer.step(generation)
+    assert session.said == ["sealed"]
     assert sorted(replica.partial.rows) == [0, 6], "5 was lost with 4, to which it was being added"
     begun: list[int] = []
 
     def compute(_: object, microbatches: list[int], *more: object) -> None:
-        begun.extend(microbatches)
+        begun.extend(j for j in microbatches if j not in replica.at_hand().rows)
         raise Halted
 
     monkeypatch.setattr(trainer, "_compute", compute)

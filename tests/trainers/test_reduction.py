@@ -31,7 +31,7 @@ class Peer(Group):
         self.sent: list[Tensor] = []
         self.here = False
 
-    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, again: bool = False) -> Any:
+    def start_exchange(self, sends: Any, sizes: Any, dtype: torch.dtype, into: Tensor | None = None) -> Any:
         if self.breaks_at == len(self.sent):
             raise Broken("the peer is gone")
         self.sent.append(sends[1])
@@ -80,6 +80,25 @@ def test_a_bucket_leaves_and_what_arrived_is_added_while_backward_goes_on() -> N
     assert sorted(replica.reduced) == sorted(OWN.held(0))
     assert all(bool((total == 3.0).all()) for total in replica.reduced.values())
     assert bool((replica.partial.gradients.read(addend.top) == 2.0).all()), "own partials stay as they were"
+
+
+def test_while_chunks_travel_no_bucket_leaves_before_them() -> None:
+    """All members exchange in the same order."""
+    peer, asked = Peer(), list[bool]()
+    replica, reduction = begin(peer)
+    peer.here, here = True, [False]
+
+    def may_begin(wait: bool) -> bool:
+        asked.append(wait)
+        here[0] |= wait
+        return here[0]
+
+    reduction.may_begin = may_begin
+    addend = backward(replica, reduction, 3)
+    addend.close()
+    assert not peer.sent and not any(asked)
+    reduction.finish()
+    assert len(peer.sent) == 3 and sorted(replica.reduced) == sorted(OWN.held(0))
 
 
 def test_a_bucket_is_sent_from_where_it_lies() -> None:

@@ -236,6 +236,14 @@ def commits_without_all_sums(patch: Patch) -> None:
     patch.setattr(SimulatedWorker, "reduce", reduce)
 
 
+def commits_before_its_chunks_have_come(patch: Patch) -> None:
+    def seal(self: SimulatedWorker, g: Any, wait: bool = True) -> Any:
+        yield from original(self, g, wait=False)
+
+    original = SimulatedWorker.seal
+    patch.setattr(SimulatedWorker, "seal", seal)
+
+
 # (what is said, which is an invariant's name in nearly all cases; who makes it so)
 FOUND_OUT: list[tuple[str, Callable[[Patch], None]]] = [
     ("one generation", hears_older_generations),
@@ -253,6 +261,7 @@ FOUND_OUT: list[tuple[str, Callable[[Patch], None]]] = [
     ("same bits", takes_a_joiner_with_a_chunk_for_complete),
     ("same bits", does_not_gather),
     ("same bits", commits_without_all_sums),
+    ("same bits", commits_before_its_chunks_have_come),
     ("held by nobody", takes_any_part_for_the_whole),
     ("the end", does_not_wait_for_reports),
     ("two domains", takes_the_next_rank_for_buddy),

@@ -39,7 +39,7 @@ class Member(Group):
         sends: Sequence[Tensor | None],
         sizes: Sequence[int],
         dtype: torch.dtype,
-        again: bool = False,
+        into: Tensor | None = None,
     ) -> Any:
         number, self.number = self.number, self.number + 1
         with self.wires.changed:

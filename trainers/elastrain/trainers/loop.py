@@ -14,9 +14,9 @@ from elastrain.trainers.checkpoints import restore
 from elastrain.trainers.checkpoints.snapshots import Snapshots
 from elastrain.trainers.exchange import collectives, digests
 from elastrain.trainers.exchange.collectives import Group
-from elastrain.trainers.exchange.handover import catch_up
+from elastrain.trainers.exchange.handover import Handover, catch_up
 from elastrain.trainers.exchange.parking import parking
-from elastrain.trainers.membership.balance import begins_with
+from elastrain.trainers.exchange.reduction import Reduction
 from elastrain.trainers.membership.messages import Json, Report
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
@@ -27,10 +27,10 @@ from elastrain.trainers.strategies.choice import way_of
 from elastrain.trainers.strategies.outer import RoundRule
 from elastrain.trainers.training import soundness, watch
 from elastrain.trainers.training.ended import Boundary, ended, one_sided
-from elastrain.trainers.training.evaluate import evaluate_step
+from elastrain.trainers.training.evaluate import evaluate_step, evaluation_due
 from elastrain.trainers.training.faults import UserFault, blamed_on_user
 from elastrain.trainers.training.formed import Generation
-from elastrain.trainers.training.judge import condemn, doubtful, judge
+from elastrain.trainers.training.judge import checkpoint_due, condemn, doubtful, judge
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.samples import SampleReader
 from elastrain.trainers.training.session import Dismissed, Session
@@ -47,6 +47,7 @@ class Trainer:
         self.compute = local_sgd.compute if isinstance(replica.rule, RoundRule) else computing(replica)
         self.way = way_of(replica.spec)  # what the strategy does in a way of its own (all_reduce.py)
         self.group: Group | None = None  # of the generation that forms or trains
+        self.moving: Handover | None = None  # until all have what they keep
         self.agreed = -1  # step at which owners and buddies had the same bits for the last time
 
     def facts(self) -> Json:
@@ -74,6 +75,8 @@ class Trainer:
         except Dismissed:
             raise
         except Exception as error:
+            if self.moving is not None:
+                self.moving.take_what_has_come()
             self.shards.leave(opening.generation)
             if self.shards.count > 1 and (fault := one_sided(error)) is not None:
                 self.session.give_up(opening.generation, fault)
@@ -81,7 +84,7 @@ class Trainer:
         finally:
             if self.group is not None:
                 self.group.park()
-            self.group = None
+            self.group = self.moving = None
 
     def train(self, opening: Opening) -> NoReturn:
         """Step after step, until the generation ends: by an exception."""
@@ -123,37 +126,29 @@ class Trainer:
             group.barrier()
             self.replica.layout = opening.generation if self.way.twice else 0
         else:
-            self.way.hand_over(self.replica, opening, group, ownership, partial(self._ahead, generation))
+            self.moving = self.way.hand_over(self.replica, opening, group, ownership)
         assert self.replica.step == opening.step, f"at {self.replica.step}, was to be at {opening.step}"
-        self.session.send("sealed", generation=opening.generation, step=self.replica.step)
-        parking.clear()
+        self._seal(generation, wait=self.moving is None or self.shards.count > 1)
         return generation
 
-    def _ahead(self, generation: Generation) -> bool:
-        """While chunks change hands, who has the parameters begins the step: one microbatch of it (or a part
-        of one), if it has more to compute than any joiner, which waits for it. What user code raises it
-        raises once more in the step, and is told then: whoever is removed for it may hold now what nobody
-        else has."""
-        opening, rank = generation.opening, generation.group.rank
-        if opening.hold or self.shards.count > 1 or self.replica.step >= self.replica.plan.total_steps:
-            return False
-        whole = [worker in opening.whole for worker in opening.workers]
-        first = begins_with(self._has(generation), whole, rank, self.replica.at_hand().rows)
-        try:
-            self._compute(generation, first, once=True)
-            return bool(first)
-        except UserFault:
-            return False
+    def _seal(self, generation: Generation, wait: bool = True) -> None:
+        """Say so, once all have what they are to keep in this generation."""
+        if generation.sealed or not (self.moving is None or self.moving.over(wait)):
+            return
+        generation.sealed, self.moving = True, None
+        self.session.send("sealed", generation=generation.number, step=self.replica.step)
+        parking.clear()
 
     # ---- one step ---------------------------------------------------------------------------
 
     def step(self, generation: Generation) -> None:
         """Gradients, reduce, commit, update, gather."""
-        replica, has = self.replica, self._has(generation)
-        rows, rank = replica.at_hand().rows, generation.group.rank
-        reduction = generation.reduce(has)
-        self._compute(generation, [j for j in has[rank] if j not in rows], reduction.passed_on)
+        replica, has, rank = self.replica, self._has(generation), generation.group.rank
+        replica.at_hand()
+        reduction = self._begin_reduce(generation, has)
+        self._compute(generation, has[rank], reduction.passed_on)
         reduction.finish()
+        self._seal(generation)
         record = generation.exchange.commit(self.session.log_number, reduction.norms)
         verdict = replica.apply(record)
         reduction.committed(verdict.applied)
@@ -173,23 +168,35 @@ class Trainer:
         dealt = generation.balance.deal(self.replica.count, generation.done, self.replica.unit)
         return [[*done, *new] for done, new in zip(generation.done, dealt, strict=True)]
 
+    def _begin_reduce(self, generation: Generation, has: list[list[int]]) -> Reduction:
+        """While chunks still travel nothing is launched before they are here: all exchange in one order."""
+        if self.moving is not None and self.replica.states.more:  # of which the reduce itself needs some
+            self._compute(generation, has[generation.group.rank])
+            self._seal(generation)
+        reduction = generation.reduce(has)
+        if self.moving is not None:
+            reduction.may_begin = self.moving.here
+        return reduction
+
     def _compute(
-        self,
-        generation: Generation,
-        microbatches: list[int],
-        passed_on: PassedOn | None = None,
-        once: bool = False,
+        self, generation: Generation, microbatches: list[int], passed_on: PassedOn | None = None
     ) -> None:
-        """passed_on: is told which sums are final with the last microbatch, while its backward goes on. once:
-        where a microbatch has several parts, only the next one."""
-        at = self.replica.step
-        for microbatch in microbatches:
-            told, done = (passed_on if microbatch == microbatches[-1] else None), False
+        """Those that are not done yet. passed_on: is told which sums are final, while the last backward goes
+        on."""
+        at, rows = self.replica.step, self.replica.at_hand().rows
+        left = [j for j in microbatches if j not in rows]
+        for microbatch in left:
+            told, done = (passed_on if microbatch == left[-1] else None), False
             while not done:
                 self.shards.go_on(lambda: self.session.check(generation.number))
+                self._seal(generation, wait=False)
                 self.session.began(at, microbatch)
-                with blamed_on_user("compute", at, microbatch):
-                    done = self.compute(self.replica, self.reader, at, microbatch, told) or once
+                try:
+                    with blamed_on_user("compute", at, microbatch):
+                        done = self.compute(self.replica, self.reader, at, microbatch, told)
+                except UserFault:  # whoever is removed for it may hold what nobody else has yet
+                    self._seal(generation)
+                    raise
 
     # ---- at a boundary ----------------------------------------------------------------------
 
@@ -204,9 +211,9 @@ class Trainer:
         if generation.opening.hold:
             self._snapshot(generation, again=False)
             self._idle(generation)
-        if replica.step % digests.EVERY == 0 or self._checkpoint_due(last):
+        if replica.step % digests.EVERY == 0 or checkpoint_due(replica, last):
             self._compare(generation)
-        if self._evaluation_due(last):
+        if evaluation_due(replica, last):
             self._sound(generation)
             self._evaluate(generation)
             kinds |= self._commands(generation)
@@ -214,7 +221,7 @@ class Trainer:
                 raise Boundary
         generation.owed |= "checkpoint" in kinds
         asked = generation.owed and not doubtful(replica)
-        if self._checkpoint_due(last) or asked or "finish" in kinds:
+        if checkpoint_due(replica, last) or asked or "finish" in kinds:
             self._snapshot(generation, again=generation.owed)
             generation.owed = False
         if last or "finish" in kinds:
@@ -222,6 +229,7 @@ class Trainer:
 
     def _compare(self, generation: Generation) -> None:
         """Have owners and buddies the same bits? Asked once at a boundary."""
+        self._seal(generation)
         if generation.compared != self.replica.step and generation.group.world > 1 and self.way.twice:
             generation.compared = self.replica.step
             workers = generation.opening.workers
@@ -230,6 +238,7 @@ class Trainer:
 
     def _sound(self, generation: Generation) -> None:
         """Is everything finite that is about to be measured or saved? Asked once at a boundary."""
+        self._seal(generation)
         if generation.sound != self.replica.step:
             kept = self.way.keeps(generation.ownership, generation.group.rank)
             mine = soundness.unsound(self.replica, *kept)
@@ -243,14 +252,6 @@ class Trainer:
         kinds = self._peek(generation)
         generation.handled = max(generation.handled, generation.log)
         return kinds
-
-    def _evaluation_due(self, last: bool) -> bool:
-        replica, evaluate = self.replica, self.replica.spec.evaluate
-        assert replica.cursor is not None
-        if replica.eval_plan is None or replica.step == 0 or replica.cursor.evaluated_step == replica.step:
-            return False
-        every = evaluate.every_steps
-        return (last and evaluate.at_end) or (every is not None and replica.step % every == 0)
 
     def _evaluate(self, generation: Generation) -> None:
         """Steps without an update. Each one ends in a commit, where commands are seen as well."""
@@ -270,11 +271,6 @@ class Trainer:
     def _peek(self, generation: Generation) -> set[str]:
         return self.session.commands(generation.number, generation.handled, generation.log)
 
-    def _checkpoint_due(self, last: bool) -> bool:
-        every, at = self.replica.spec.checkpoint.every_steps, self.replica.step
-        now = every is not None and at % every == 0 and not doubtful(self.replica)
-        return at > 0 and (last or now)
-
     def _snapshot(self, generation: Generation, again: bool) -> None:
         at = self.replica.step
         if at <= generation.opening.saved_step or (at in generation.snapshots and not again):
@@ -287,6 +283,7 @@ class Trainer:
 
     def _idle(self, generation: Generation) -> None:
         """Nothing is left to do here. Wait to be dismissed; take another snapshot if one is asked for."""
+        self._seal(generation)
         self.session.send("idle", generation=generation.number, step=self.replica.step)
         while True:
             self.shards.agree(lambda: self.session.check(generation.number))

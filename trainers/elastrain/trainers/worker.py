@@ -9,11 +9,11 @@ import sys
 import torch
 
 from elastrain.trainers.checkpoints.snapshots import Snapshots
-from elastrain.trainers.exchange.collectives import AT_ONCE, Rendezvous
+from elastrain.trainers.exchange.collectives import Rendezvous
 from elastrain.trainers.launching.launcher import WorkerStart
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
-from elastrain.trainers.numerics.chunks import BUCKET
+from elastrain.trainers.numerics.chunks import Domain, Ownership
 from elastrain.trainers.numerics.flat import FlatModel
 from elastrain.trainers.numerics.memory import keep_memory, return_memory, touch
 from elastrain.trainers.spec import JobSpec, parse_spec
@@ -114,7 +114,9 @@ def prepare(session: Session, welcome: Json, hub: Hub | None, lead_at: Json) -> 
     if session.shards.count == 1:
         keep_memory()
         keepers = session.start.members if hub is not None or not servers_of(spec.strategy) else 0
-        touch(replica.rule.lanes * replica.model.space.size, first_step(replica, keepers))
+        again, once = first_step(replica, keepers)
+        with blamed_on_user("start"):  # what does not fit is the user's to change
+            touch([*again, *first_snapshot(replica, keepers)], once)
     snapshots = Snapshots(session, session.storage, session.start.job, session.start.attempt)
     if isinstance(replica, ServedReplica):
         replay = to_repeat(session, spec, replica.plan.total_steps)
@@ -157,15 +159,26 @@ def to_repeat(session: Session, spec: JobSpec, total: int) -> Replay | None:
     return Replay(repetition.order)
 
 
-def first_step(replica: Replica, keepers: int) -> int:
-    """Elements that one of so many who keep the state has at once, beside its parameters and a gradient: the
-    sums that it keeps, what arrives of others, its optimizer state, and copies of that which it hands over.
-    One alone is soon one of two. keepers 0: servers keep it, and this is a worker, which keeps nothing."""
-    size = replica.model.space.size
-    if keepers == 0:
-        return size
-    kept, arrives = min(1.0, 2 / keepers), min(size, AT_ONCE * BUCKET) if keepers > 2 else 0
-    return int(size * (1 + (1 + len(replica.rule.slots)) * kept)) + arrives
+def first_step(replica: Replica, keepers: int) -> tuple[list[int], int]:
+    """Vectors, in elements, that one of so many who keep the state has in each step, beside its parameters: a
+    gradient, and of two the sums. And what else it has at once: its optimizer state, and activations, which
+    are taken to be as large as the model, or to take less; what arrives of others comes when they have gone.
+    keepers 0: servers keep it, and this is a worker, which keeps nothing."""
+    size, lanes = replica.model.space.size, replica.rule.lanes
+    state = size * len(replica.rule.slots) * 2 // max(2, keepers) if keepers else 0
+    return [lanes * size] * (2 if keepers == 2 else 1), size + state
+
+
+def first_snapshot(replica: Replica, keepers: int) -> list[int]:
+    """Vectors, in elements, that one of so many who keep the state has while a checkpoint is made: copies of
+    its own chunks, and the file. Without checkpoints on the way there is nobody who would wait for them."""
+    saves = replica.spec.checkpoint.every_steps is not None or replica.spec.checkpoint.every_s is not None
+    if not saves or keepers == 0:
+        return []
+    space, slots = replica.model.space, len(replica.rule.slots)
+    own = Ownership.of(space, [Domain(str(rank), str(rank), str(rank)) for rank in range(keepers)])
+    chunks = [max(space.length(own.chunk(b, r)) for r in range(keepers)) for b in space.buckets()]
+    return [*chunks * (1 + slots), *([slots * sum(chunks)] if slots else [])]
 
 
 def set_numerics(spec: JobSpec) -> None:

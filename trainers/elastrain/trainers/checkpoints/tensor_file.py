@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from elastrain.trainers.numerics.memory import blank_again
+
 # In the order in which the library lays tensors out: the widest first, so that each is aligned.
 _NAMES = {
     torch.int64: "I64",
@@ -71,7 +73,8 @@ class TensorFiles:
         header, at = _header(ordered), 0
         size = len(header) + sum(entry.bytes for _, entry in ordered)
         if self._memory.numel() < size:
-            self._memory = torch.empty(size, dtype=torch.uint8)
+            self._memory = torch.empty(0, dtype=torch.uint8)  # what there was is free first
+            self._memory = blank_again(size, torch.uint8)
         self._memory[: len(header)] = torch.frombuffer(header, dtype=torch.uint8)
         at = len(header)
         for _, entry in ordered:

@@ -18,6 +18,7 @@ from elastrain.trainers.checkpoints.manifests import Checkpoints
 from elastrain.trainers.checkpoints.saving import Saving
 from elastrain.trainers.coordination.coordinator import Coordinator
 from elastrain.trainers.coordination.opener import Opener
+from elastrain.trainers.coordination.pause import Pause
 from elastrain.trainers.coordination.tally import Tally
 from elastrain.trainers.launching.launcher import GroupEnded, GroupStart, Launcher, WorkerStart
 from elastrain.trainers.membership import messages as m
@@ -85,7 +86,7 @@ class Attempt:
         self.opener = Opener(*parts, self._feed, self._no_checkpoint, self.saving.settled)
         self._members: dict[int, tuple[str, ...]] = {}  # generation -> who uploads, by rank and process
         self._outcome: asyncio.Future[Outcome] | None = None
-        self._paused_at: float | None = None
+        self._pause = Pause()
 
     # ---- what the driver may ask ------------------------------------------------------------
 
@@ -200,8 +201,7 @@ class Attempt:
 
     def _take(self, event_: Event) -> None:
         before, actions = self.machine.phase, self.machine.handle(event_)
-        if before is Phase.STEADY and self.machine.phase is not Phase.STEADY:
-            self._paused_at = time.monotonic()
+        self._pause.watch(before, event_, self.machine.phase)
         for action in actions:
             self._do(action)
         if isinstance(event_, m.Closed):
@@ -252,8 +252,7 @@ class Attempt:
 
     def _say(self, type_: str, message: str, data: Json) -> None:
         if type_ == "generation.formed":
-            pause = 1e3 * (time.monotonic() - self._paused_at) if self._paused_at is not None else 0.0
-            data, self._paused_at = {**data, "pause_ms": round(pause, 1)}, None
+            data = {**data, "pause_ms": self._pause.end()}
             self.sink({"kind": "generation", "at": now(), "formed_at": now(), **data})
             self.tally.progress("running", self.machine)
         if type_ == "worker.lost":

@@ -30,7 +30,7 @@ from elastrain.trainers.exchange.transports import (
     make_nccl,
     short,
 )
-from elastrain.trainers.numerics.memory import blank, blank_again
+from elastrain.trainers.numerics.memory import blank
 from elastrain.trainers.split.shards import Alone
 
 __all__ = ["AT_ONCE", "Broken", "Group", "Halted", "Rendezvous", "build"]
@@ -38,7 +38,8 @@ __all__ = ["AT_ONCE", "Broken", "Group", "Halted", "Rendezvous", "build"]
 CPU = torch.device("cpu")
 STORE_S = 60.0  # until rank 0's key-value store has answered
 AT_ONCE = 2  # buckets under way: gloo has as many threads, and what waits for one of them takes memory
-_FRAME = 4096  # bytes; the least that a member's entry is given
+_FRAME = 4096  # bytes; the first guess of how long a member's commit entry is
+_LASTING = 1 << 16  # bytes; what is longer, such as an order, is not taken for what comes next
 
 
 class Rendezvous:
@@ -95,6 +96,11 @@ class Group:
         self._frame = _FRAME
         self._sent = 0
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors lie that it exchanges."""
+        return self._data.device if self._data is not None else CPU
+
     def exchange(
         self, sends: Sequence[Tensor | None], sizes: Sequence[int], dtype: torch.dtype
     ) -> list[Tensor]:
@@ -109,10 +115,10 @@ class Group:
         sends: Sequence[Tensor | None],
         sizes: Sequence[int],
         dtype: torch.dtype,
-        again: bool = False,
+        into: Tensor | None = None,
     ) -> Arrival:
-        """As `exchange`, begun now and finished by calling what is returned. again: as much comes in every
-        step."""
+        """As `exchange`, begun now and finished by calling what is returned. into: where it is to arrive,
+        one after the other, (sum of sizes,)."""
         data = self._data
         if data is None:
             return Arrival(None, None, torch.empty(0, dtype=dtype), [0])
@@ -120,7 +126,7 @@ class Group:
         self._sent += sum(t.nbytes for r, t in enumerate(sends) if t is not None and r != self.rank)
         parts = [torch.empty(0, dtype=dtype, device=data.device) if t is None else t for t in sends]
         source = joined(parts)
-        target = (blank_again if again else blank)(sum(came), dtype, data.device)
+        target = into if into is not None else blank(sum(came), dtype, data.device)
         work = data.all_to_all(target, source, came, [p.numel() for p in parts])
         return Arrival(data, work, target, came)
 
@@ -130,8 +136,8 @@ class Group:
         return sent
 
     def gather_json(self, entry: Any) -> list[Any]:
-        """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry is longer
-        than all of the last time. Entered only with all that was exchanged before in memory."""
+        """Everyone's entry, by rank. One small all-gather; a second one only if somebody's entry outgrew
+        the agreed frame. Entered only with all that was exchanged before in memory."""
         if self._data is not None:
             self._data.settle()
         self._shards.gather(None)
@@ -141,26 +147,38 @@ class Group:
         if self._control is None:
             return [entry]
         data = json.dumps(entry, separators=(",", ":")).encode()
-        frames = self._gather_frames(self._control, data)
+        frames = self._gather_frames(self._control, data, self._frame)
         lengths = [int.from_bytes(f[:8], "little") for f in frames]
-        frame, self._frame = self._frame, max(_FRAME, 1 << (max(lengths) + 8).bit_length())
-        if max(lengths) + 8 > frame:
-            frames = self._gather_frames(self._control, data)
+        if max(lengths) + 8 > self._frame:
+            frame = 1 << (max(lengths) + 8).bit_length()
+            frames = self._gather_frames(self._control, data, frame)
+            self._frame = frame if frame <= _LASTING else self._frame
         return [json.loads(bytes(f[8 : 8 + n])) for f, n in zip(frames, lengths, strict=True)]
 
     def barrier(self) -> None:
         """Returns only when every member has entered it."""
         self.gather_json(None)
 
-    def _gather_frames(self, control: Gloo, data: bytes) -> list[bytes]:
-        frame = bytearray(self._frame)
+    def start_barrier(self) -> Arrival:
+        """As `barrier`, begun now and over when what is returned can be called without waiting; with several
+        processes already now."""
+        if self._shards.count > 1:
+            self.barrier()
+        if self._control is None or self._data is None or self._shards.count > 1:
+            return Arrival(None, None, torch.empty(0), [0])
+        self._data.settle()
+        mine, everyone = torch.zeros(1, dtype=torch.uint8), torch.empty(self.world, dtype=torch.uint8)
+        return Arrival(self._control, self._control.all_gather(everyone, mine), everyone, [1] * self.world)
+
+    def _gather_frames(self, control: Gloo, data: bytes, size: int) -> list[bytes]:
+        frame = bytearray(size)
         frame[:8] = len(data).to_bytes(8, "little")
-        frame[8 : 8 + len(data)] = data[: self._frame - 8]
-        mine = torch.frombuffer(frame[: self._frame], dtype=torch.uint8)
-        everyone = torch.empty(self.world * self._frame, dtype=torch.uint8)
+        frame[8 : 8 + len(data)] = data[: size - 8]
+        mine = torch.frombuffer(frame[:size], dtype=torch.uint8)
+        everyone = torch.empty(self.world * size, dtype=torch.uint8)
         control.join(control.all_gather(everyone, mine))
         whole = everyone.numpy().tobytes()
-        return [whole[r * self._frame : (r + 1) * self._frame] for r in range(self.world)]
+        return [whole[r * size : (r + 1) * size] for r in range(self.world)]
 
     def park(self) -> None:
         """Leave the group behind, whatever is pending in it."""

@@ -1,24 +1,30 @@
-"""From one generation to the next: only what changes hands travels.
+"""From one generation to the next: only what changes hands travels, and nobody waits for what it can do
+without.
 
-Everybody knows from the opening who holds which blocks at which step, and works out the same plan. The old
-layout is kept until a barrier shows that everyone has the new one; a failure before that starts again from
-what is held then, which is never less.
+    buffers ─▶ parameters, to those who lack them ─▶ state of chunks, to their new keepers ─▶ all have theirs
+                                       └─▶ first step: gradients ─────────▶ reduce ─▶ commit ◀──┘
+
+Everybody knows from the opening who holds which blocks at which step, and works out the same plan. To compute
+a gradient takes parameters alone: state travels while gradients are made. The old layout is kept until
+everyone has the new one; a failure before that starts again from what is held then, which is never less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elastrain.trainers.exchange.collectives import Arrival, Group, joined
+from elastrain.trainers.exchange.collectives import Arrival, Broken, Group, Halted, joined
 from elastrain.trainers.exchange.transfers import Transfer, plan
 from elastrain.trainers.membership.messages import Range
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
 from elastrain.trainers.numerics.cursor import Cursor
+from elastrain.trainers.numerics.memory import blank_again
 from elastrain.trainers.numerics.states import Slot
 from elastrain.trainers.training.replica import Replica
 from elastrain.trainers.training.step import Exchange
@@ -39,63 +45,126 @@ def catch_up(replica: Replica, opening: Opening) -> None:
     replica.touched = True  # a joiner is about to get parameters that the seed does not give
 
 
-def hand_over(
-    replica: Replica,
-    opening: Opening,
-    group: Group,
-    ownership: Ownership,
-    meanwhile: Callable[[], bool] = lambda: False,
-) -> None:
-    """Move chunks to their new keepers, and everything else to the joiners; returns when all have it.
+class Handover:
+    """Of one generation, as one member has it. Made as soon as this member can compute a gradient; until it
+    is over, parameters may be read and not changed. Every method raises Broken or Halted."""
 
-    meanwhile: called again and again while chunks travel; False: nothing is left to do. It may read
-    parameters, and changes none.
-    """
-    rank = group.rank
-    # First what all have alike: a joiner that holds a chunk counts as a survivor, should this generation
-    # break before it is sealed, and a survivor has everything that nobody else keeps for it.
-    send_common(replica, opening, group)
-    _move_chunks(replica, plan(opening, ownership, rank), group, meanwhile)
-    if len(opening.whole) < group.world:
-        replica.whole = replica.whole and opening.workers[rank] in opening.whole
-        Exchange(replica, group, ownership, opening.workers).gather()
-    group.barrier()
-    replica.states.relayout(ownership.held(rank))
-    replica.layout = opening.generation
+    def __init__(self, replica: Replica, opening: Opening, group: Group, ownership: Ownership) -> None:
+        self.replica, self.group, self.ownership = replica, group, ownership
+        self.generation = opening.generation
+        # First what all have alike: a joiner that holds a chunk counts as a survivor, should this generation
+        # break before it is sealed, and a survivor has everything that nobody else keeps for it.
+        send_common(replica, opening, group)
+        self._sent, self._come = _by_peer(plan(opening, ownership, group.rank), group)
+        self._all_have: Arrival | None = None  # theirs; begun once this member has its own
+        whole = [rank for rank, worker in enumerate(opening.workers) if worker in opening.whole]
+        self._sending = self._from_whole(whole) if whole else []
+        self._kept = None if whole else self._to_keepers()
+        slots = replica.states.slots.values()
+        self._slots = {slot.name: self._start(slot, self._state_of(slot.name)) for slot in slots}
+        if not whole:
+            self._from_keepers()
+
+    def here(self, wait: bool = False) -> bool:
+        """Has all arrived that this member is to keep? It holds it from then on; all of it, or nothing. wait:
+        until it has."""
+        if self._all_have is None and (wait or self._ready()):
+            for arrival in self._sending:
+                arrival()
+            slots = {name: arrival() for name, arrival in self._slots.items()}
+            self._take_in(slots, self._kept() if self._kept is not None else None)
+            self._all_have = self.group.start_barrier()
+        return self._all_have is not None
+
+    def _ready(self) -> bool:
+        arrivals = [*self._sending, *self._slots.values(), *([self._kept] if self._kept is not None else [])]
+        return all(arrival.ready() for arrival in arrivals)
+
+    def over(self, wait: bool = False) -> bool:
+        """Has everybody what it is to keep? Then all else is dropped. wait: until they have."""
+        if not self.here(wait) or self._all_have is None or not (wait or self._all_have.ready()):
+            return False
+        self._all_have()
+        self.replica.states.relayout(self.ownership.held(self.group.rank))
+        self.replica.layout = self.generation
+        return True
+
+    def take_what_has_come(self) -> None:
+        """The generation breaks: the more is held, the less is lost with whom it broke for."""
+        with suppress(Broken, Halted):
+            self.here()
+
+    # ---- parameters -------------------------------------------------------------------------
+
+    def _from_whole(self, whole: list[int]) -> list[Arrival]:
+        """To those who lack some, all of them, another part from each who has them. Returns when they are
+        here; with what is still to be sent."""
+        vectors = [self.replica.model.params, *self.replica.gathered.values()]
+        lacking = [r for r in range(self.group.world) if r not in whole]
+        arrivals = [self._share_out(vector, whole, lacking) for vector in vectors if lacking]
+        if self.group.rank in whole:
+            return arrivals
+        for vector, arrival in zip(vectors, arrivals, strict=True):
+            for rank, part in enumerate(arrival()):
+                if rank in whole:
+                    vector[_share(vector, whole, rank)] = part
+        self.replica.whole = True
+        return []
+
+    def _share_out(self, vector: Tensor, whole: list[int], lacking: list[int]) -> Arrival:
+        """Each of those who have it all sends another part of it, to all who lack it."""
+        rank, ranks = self.group.rank, range(self.group.world)
+        mine = vector[_share(vector, whole, rank)] if rank in whole else None
+        sends = [mine if r in lacking else None for r in ranks]
+        shares = {r: _share(vector, whole, r) for r in whole} if rank in lacking else {}
+        sizes = [shares[r].stop - shares[r].start if r in shares else 0 for r in ranks]
+        # a joiner has no gradient yet: where that is to lie, parameters arrive
+        into = blank_again(sum(sizes), vector.dtype, self.group.device)
+        return self.group.start_exchange(sends, sizes, vector.dtype, into)
+
+    def _to_keepers(self) -> Arrival:
+        """Where nobody has them all: new keepers get theirs as they get the state."""
+        space, params = self.replica.model.space, self.replica.model.params
+        return self._start(Slot("param"), lambda blocks: params[space.elements(blocks)])
+
+    def _from_keepers(self) -> None:
+        """Everybody gets them all from their keepers, and what else of their state is common, which these
+        have once they have their chunks."""
+        self.here(wait=True)
+        self.replica.whole = False
+        Exchange(self.replica, self.group, self.ownership, ()).gather()
+
+    # ---- the state of chunks ----------------------------------------------------------------
+
+    def _state_of(self, slot: str) -> Callable[[Range], Tensor]:
+        return lambda blocks: self.replica.states.read(blocks)[slot]
+
+    def _start(self, kind: Slot, row: Callable[[Range], Tensor]) -> Arrival:
+        """One all-to-all, from where the values lie."""
+        space = self.replica.model.space
+        sends = [joined([row(t.blocks) for t in peer]) if peer else None for peer in self._sent]
+        sizes = [sum(kind.entries(space.length(t.blocks)) for t in peer) for peer in self._come]
+        return self.group.start_exchange(sends, sizes, kind.dtype)
+
+    def _take_in(self, arrived: dict[str, list[Tensor]], kept: list[Tensor] | None) -> None:
+        """Where state arrived it stays. kept: parameters of the same chunks, where nobody has all."""
+        space, states, params = self.replica.model.space, self.replica.states, self.replica.model.params
+        for source, peer in enumerate(self._come):
+            at = 0
+            for transfer in peer:
+                end = at + space.length(transfer.blocks)
+                windows = {name: slot.window(at, end) for name, slot in states.slots.items()}
+                states.put(transfer.blocks, {name: arrived[name][source][w] for name, w in windows.items()})
+                if kept is not None:
+                    params[space.elements(transfer.blocks)] = kept[source][at:end]
+                self.replica.layout = 0
+                at = end
 
 
-def _move_chunks(
-    replica: Replica, transfers: list[Transfer], group: Group, meanwhile: Callable[[], bool]
-) -> None:
-    """One all-to-all for the parameters and one for each slot, all under way at once, from where the values
-    lie to where they stay. What arrived is held only when all of it is here."""
-    space, states = replica.model.space, replica.states
-    sent, come = _by_peer(transfers, group)
-    kinds = [Slot("param"), *states.slots.values()]
-
-    def start(kind: Slot, row: Callable[[Range], Tensor]) -> Arrival:
-        sends = [joined([row(t.blocks) for t in peer]) if peer else None for peer in sent]
-        sizes = [sum(kind.entries(space.length(t.blocks)) for t in peer) for peer in come]
-        return group.start_exchange(sends, sizes, kind.dtype)
-
-    def of(slot: str) -> Callable[[Range], Tensor]:
-        return lambda blocks: states.read(blocks)[slot]
-
-    under_way = [start(kinds[0], lambda blocks: replica.model.params[space.elements(blocks)])]
-    under_way += [start(kind, of(kind.name)) for kind in kinds[1:]]
-    while not all(arrival.ready() for arrival in under_way) and meanwhile():
-        pass
-    params, *slots = [arrival() for arrival in under_way]
-    for source, peer in enumerate(come):
-        at = 0
-        for transfer in peer:
-            end = at + space.length(transfer.blocks)
-            replica.model.params[space.elements(transfer.blocks)] = params[source][at:end]
-            arrived = {k.name: came[source] for k, came in zip(kinds[1:], slots, strict=True)}
-            state = {name: arrived[name][slot.window(at, end)] for name, slot in states.slots.items()}
-            states.put(transfer.blocks, state)
-            replica.layout = 0
-            at = end
+def _share(vector: Tensor, whole: list[int], rank: int) -> slice:
+    """The part of a vector that one of those who have it sends."""
+    at, parts, size = whole.index(rank), len(whole), vector.numel()
+    return slice(size * at // parts, size * (at + 1) // parts)
 
 
 def _by_peer(transfers: list[Transfer], group: Group) -> tuple[list[list[Transfer]], list[list[Transfer]]]:

@@ -11,7 +11,7 @@ broken step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from elastrain.trainers.exchange.collectives import AT_ONCE, Arrival, Group, joined
 from elastrain.trainers.membership.messages import Range
 from elastrain.trainers.numerics.chunks import Ownership, intersect
-from elastrain.trainers.numerics.memory import blank
+from elastrain.trainers.numerics.memory import blank, blank_again
 from elastrain.trainers.numerics.partials import Partial
 from elastrain.trainers.numerics.tree import Node, cover, root
 from elastrain.trainers.training.replica import Replica
@@ -41,6 +41,8 @@ class Reduction:
         self.covers = [cover(h, self.partial.count, self.partial.gradients.ceiling) for h in has]
         self.buckets = ownership.space.buckets()
         self.norms: list[float] = []  # squared, per owned block
+        # is what travelled before it here? True: until it is. All members exchange in the same order
+        self.may_begin: Callable[[bool], bool] = lambda wait: True
         self._wide = blank(ownership.space.block, torch.float64)
         self._final: set[int] = set()
         self._arrivals: list[Arrival | None] = []  # None: taken in
@@ -65,7 +67,8 @@ class Reduction:
     def _go_on(self) -> bool:
         """Launch the next bucket, or add up one that has arrived. False: there is nothing to do now."""
         launched = len(self._arrivals)
-        if launched in self._final and launched - self._taken < AT_ONCE:
+        final = launched in self._final and launched - self._taken < AT_ONCE
+        if final and self.may_begin(False):
             self._arrivals.append(self._launch(self.buckets[launched]))
         elif self._next_is_here():
             self._take_in()
@@ -108,7 +111,8 @@ class Reduction:
         sizes = [len(c) * length for c in self.covers]
         if not whole:
             sizes[self.rank] = 0
-        return self.group.start_exchange(sends, sizes, torch.float32)
+        into = self._place(sum(sizes)) if self.ownership.shared and 0 < sum(sizes) <= length else None
+        return self.group.start_exchange(sends, sizes, torch.float32, into)
 
     def _own(self, node: Node, blocks: Range) -> list[Tensor]:
         """The own sum over a subtree, of some blocks, lane by lane, from where it lies."""
@@ -121,6 +125,7 @@ class Reduction:
         """Wait for the rest; then `replica.reduced` covers all that is held. Raises Broken, Halted."""
         if self._error is not None:
             raise self._error
+        self.may_begin(True)
         self._final.update(range(len(self.buckets)))
         while self._taken < len(self.buckets):
             if not self._go_on():
@@ -146,13 +151,18 @@ class Reduction:
     def _put(self, total: Tensor) -> Tensor:
         """Behind the sums of the buckets before: so they go to the buddy from where they lie, and what else
         arrived in one piece of memory with it is not kept for its sake."""
+        return self._place(len(total)).copy_(total)
+
+    def _place(self, elements: int) -> Tensor:
+        """The next so many of the memory that every step needs for its sums."""
         if self._room is None:
             blocks = [self.ownership.reduces(bucket, self.rank) for bucket in self.buckets]
-            elements = self.lanes * sum(map(self.ownership.space.length, blocks))
-            self._room = blank(elements, torch.float32, total.device)
-        place = self._room[self._filled : self._filled + len(total)]
-        self._filled += len(total)
-        return place.copy_(total)
+            size = self.lanes * sum(map(self.ownership.space.length, blocks))
+            # two have as much for it as for a gradient; of more, each finds its part where activations were
+            memory = blank_again if self.ownership.shared else blank
+            self._room = memory(size, torch.float32, self.group.device)
+        self._filled += elements
+        return self._room[self._filled - elements : self._filled]
 
     def _measure(self, chunk: Range, blocks: Range, total: Tensor) -> None:
         """Squared norms of the own chunk's blocks, of the first lane, while it is in the cache."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import statistics
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from elastrain.trainers.membership.messages import Json
@@ -177,17 +177,3 @@ class Balance:
         if ends[last] > soonest * (1.0 + WORTH + math.sqrt(paces[last].doubt)):
             self.shares[count] = best
         return self.shares[count]
-
-
-def begins_with(
-    todo: Sequence[Sequence[int]], whole: Sequence[bool], rank: int, have: Container[int]
-) -> list[int]:
-    """The microbatch that a rank computes while parameters travel to the joiners; none if some joiner has as
-    much to compute as it has itself: that one would wait for it, and be the last.
-
-    todo, whole: by rank, what it has to compute, and whether it has the parameters. have: microbatches that
-    the rank has computed already.
-    """
-    left = [j for j in todo[rank] if j not in have]
-    joiners = [len(t) for t, w in zip(todo, whole, strict=True) if not w]
-    return left[:1] if whole[rank] and len(left) > max(joiners, default=0) else []

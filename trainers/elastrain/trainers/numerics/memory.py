@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,13 +108,14 @@ def return_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, LARGE)
 
 
-def touch(again: int, once: int) -> None:
-    """Use memory for a vector of so many fp32 values as each step needs it, and for so many others; and keep
+def touch(again: Sequence[int], once: int) -> None:
+    """Use memory for vectors of so many fp32 values as each step needs them, and for so many others; and keep
     it. What a program touches for the first time the kernel (and on a virtual machine its host) has to find
     and to clear: a joiner does it before the others wait for it, and not while chunks travel to it and in its
     first step."""
-    blank_again(again, torch.float32).zero_()
-    blank(once, torch.float32).zero_()
+    vectors = [blank_again(elements, torch.float32) for elements in again]
+    for vector in [*vectors, blank(once, torch.float32)]:
+        vector.zero_()
 
 
 def blank_again(elements: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:

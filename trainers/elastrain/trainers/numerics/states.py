@@ -12,6 +12,7 @@ from torch import Tensor
 from elastrain.trainers.exchange.collectives import joined
 from elastrain.trainers.membership.messages import Range
 from elastrain.trainers.numerics.chunks import FlatSpace, intersect, subtract
+from elastrain.trainers.numerics.memory import blank
 from elastrain.trainers.numerics.optimizers import Rule
 
 
@@ -42,14 +43,28 @@ class ChunkStates:
         self.slots = {slot.name: slot for slot in (*self.own, *more)}
         self.pieces: dict[Range, dict[str, Tensor]] = {}
 
-    def fresh(self, blocks: Range) -> dict[str, Tensor]:
-        length = self.space.length(blocks)
-        like = torch.empty(length)
-        state = {slot.name: self.rule.init(slot.name, like) for slot in self.own}
-        for slot in self.slots.values():
-            if slot.name not in state:
-                state[slot.name] = torch.zeros(slot.entries(length), dtype=slot.dtype)
-        return state
+    @property
+    def more(self) -> bool:
+        """Is there state that is not the optimizer's? A reduce needs that as well."""
+        return len(self.slots) > len(self.own)
+
+    def begin(self, chunks: Sequence[Range]) -> None:
+        """Fresh state of exactly these chunks. Of each slot it lies in one piece of memory, so that what
+        changes hands later on, whichever part of it that is, is sent from where it lies."""
+        chunks = sorted(chunks)
+        size = sum(self.space.length(chunk) for chunk in chunks)
+        whole = {
+            slot.name: torch.zeros(slot.entries(size), dtype=slot.dtype)
+            for slot in self.slots.values()
+            if slot not in self.own
+        }
+        like = blank(size, torch.float32)
+        whole |= {slot.name: self.rule.init(slot.name, like) for slot in self.own}
+        self.pieces, at = {}, 0
+        for chunk in chunks:
+            end = at + self.space.length(chunk)
+            self.put(chunk, {name: whole[name][slot.window(at, end)] for name, slot in self.slots.items()})
+            at = end
 
     def put(self, blocks: Range, state: dict[str, Tensor]) -> None:
         self.pieces[blocks] = state

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from elastrain.trainers.exchange import handover
 from elastrain.trainers.exchange.collectives import Group
+from elastrain.trainers.exchange.handover import Handover
 from elastrain.trainers.exchange.reducing import Reduce, reducer
 from elastrain.trainers.membership.opening import Opening
 from elastrain.trainers.numerics.chunks import Ownership
@@ -40,10 +40,9 @@ class AllReduce:
         opening: Opening,
         group: Group,
         ownership: Ownership,
-        meanwhile: Callable[[], bool],
-    ) -> None:
-        """Everybody gets what it keeps in the new generation; meanwhile: as in handover.py."""
-        handover.hand_over(replica, opening, group, ownership, meanwhile)
+    ) -> Handover | None:
+        """Everybody gets what it keeps in the new generation. Returns what is still on its way."""
+        return Handover(replica, opening, group, ownership)
 
     @contextlib.contextmanager
     def in_common(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from elastrain.trainers.exchange.collectives import Group
-from elastrain.trainers.exchange.handover import send_common
+from elastrain.trainers.exchange.handover import Handover, send_common
 from elastrain.trainers.exchange.reducing import Reduce
 from elastrain.trainers.exchange.reduction import Reduction, square_norm
 from elastrain.trainers.membership.messages import Range
@@ -61,9 +61,9 @@ class Gossip(AllReduce):
         opening: Opening,
         group: Group,
         ownership: Ownership,
-        meanwhile: Callable[[], bool],
-    ) -> None:
+    ) -> Handover | None:
         hand_over(replica, opening, group, self.graph)
+        return None
 
     @contextlib.contextmanager
     def in_common(
@@ -92,7 +92,8 @@ class Mixing(Reduction):
         params, told = replica.model.params, hearers(graph, self.world, self.rank)
         sizes = [params.numel() if r in self.weights and r != self.rank else 0 for r in range(self.world)]
         sends = [params if r in told else None for r in range(self.world)]
-        self._theirs = group.start_exchange(sends, sizes, torch.float32, again=True)
+        into = blank_again(sum(sizes), torch.float32, params.device)
+        self._theirs = group.start_exchange(sends, sizes, torch.float32, into)
 
     def passed_on(self, bucket: int) -> None:
         """Nothing of a gradient is sent."""

@@ -9,7 +9,6 @@ shelf.py), so the record decides here as well: whoever survives with it can carr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NoReturn
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from elastrain.trainers.checkpoints.snapshots import Snapshots
 from elastrain.trainers.exchange.collectives import Broken, Group
+from elastrain.trainers.exchange.handover import Handover
 from elastrain.trainers.loop import Trainer
 from elastrain.trainers.membership.messages import Json
 from elastrain.trainers.membership.opening import Opening
@@ -69,6 +69,7 @@ class ServingTrainer(Trainer):
         mine = opening.of_keepers()
         self._same_servers(mine)
         generation = super().form(mine)
+        self._seal(generation)
         group, rank = generation.group, generation.group.rank
         self._remember(generation)  # the last one broke off, it may be, between an update and this
         self.replica.kept = generation.ownership.held(rank)
@@ -218,15 +219,14 @@ class Serving(AllReduce):
         opening: Opening,
         group: Group,
         ownership: Ownership,
-        meanwhile: Callable[[], bool],
-    ) -> None:
+    ) -> Handover | None:
         assert replica.order is not None
         lengths = group.gather_json(len(replica.order))
         if lacking := [rank for rank, length in enumerate(lengths) if length != opening.step]:
             first = next(rank for rank in range(group.world) if rank not in lacking)
             order = group.gather_json(replica.order if group.rank == first else None)[first]
             replica.order = [Task(*task) for task in order]
-        super().hand_over(replica, opening, group, ownership, meanwhile)
+        return super().hand_over(replica, opening, group, ownership)
 
 
 def _buffers(replica: ServedReplica) -> list[Tensor]:

@@ -69,3 +69,13 @@ def _in_all(replica: Replica, values: Json, counts: bool) -> Json:
         raise ValueError(f"metrics have other names on one process of a worker than on another: {said}")
     parts = [each["values"] for each in said if each["counts"]]
     return {name: [exact_sum(p[name][kind] for p in parts) for kind in (0, 1)] for name in values}
+
+
+def evaluation_due(replica: Replica, last: bool) -> bool:
+    """At this boundary? last: nothing comes after it."""
+    evaluate = replica.spec.evaluate
+    assert replica.cursor is not None
+    if replica.eval_plan is None or replica.step == 0 or replica.cursor.evaluated_step == replica.step:
+        return False
+    every = evaluate.every_steps
+    return (last and evaluate.at_end) or (every is not None and replica.step % every == 0)

@@ -24,6 +24,7 @@ class Generation:
     reduce: Reduce
     balance: Balance  # who computes what
     done: Sequence[Sequence[int]]  # gradients that members kept from a generation that broke
+    sealed: bool = False  # all have what they keep in it
     log: int = 0  # commands up to this number take effect at this boundary
     handled: int = 0
     compared: int = -1  # step

@@ -64,6 +64,12 @@ def doubtful(replica: Replica) -> bool:
     return skipping or (spec.loss_spike.policy == "rollback" and cursor.spikes_in_row > 0)
 
 
+def checkpoint_due(replica: Replica, last: bool) -> bool:
+    """At this boundary, by the spec? last: nothing comes after it."""
+    every, at = replica.spec.checkpoint.every_steps, replica.step
+    return at > 0 and (last or (every is not None and at % every == 0 and not doubtful(replica)))
+
+
 def condemn(replica: Replica, names: Sequence[str]) -> NoReturn:
     """What is held is not finite, in parameters, state or buffers of these names. Raises UserFault or
     Rewound."""

@@ -284,8 +284,6 @@ class Replica:
         """At step 0, with fresh optimizer state for what is to be kept."""
         self.cursor, self.record, self.whole = Cursor(), None, True
         self.common = self._common_of_seed()
-        self.states.pieces = {}
         for slot, whole in self.gathered.items():
             whole.copy_(self.rule.init(slot, whole))
-        for chunk in ownership.held(rank):
-            self.states.put(chunk, self.states.fresh(chunk))
+        self.states.begin(ownership.held(rank))
